@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -34,14 +35,22 @@ type Hinter struct {
 	due map[int]task.Instant
 
 	// Only Run uses these.
-	conn      net.PacketConn
-	addresses map[int][]net.Addr
-	readAt    time.Time
+	conn    net.PacketConn
+	sender  uint64
+	sent    time.Time // of the last send; strictly increasing
+	targets map[int][]target
+	readAt  time.Time
+}
+
+// target is a receiver of hints.
+type target struct {
+	addr net.Addr
+	key  string
 }
 
 // NewHinter returns a hinter. It sends hints while Run runs.
 func NewHinter(owners Owners) *Hinter {
-	return &Hinter{owners: owners, wake: make(chan struct{}, 1), due: make(map[int]task.Instant)}
+	return &Hinter{owners: owners, sender: rand.Uint64(), wake: make(chan struct{}, 1), due: make(map[int]task.Instant)}
 }
 
 // Hint queues a hint that a row in the database is due at the given instant. It never blocks
@@ -93,12 +102,22 @@ func (h *Hinter) send(ctx context.Context) {
 	// A send to a local network does not block; the deadline is for the rare case of a full
 	// buffer.
 	_ = h.conn.SetWriteDeadline(time.Now().Add(sendWait))
+	h.sent = later(time.Now(), h.sent)
 	for database, instant := range due {
-		datagram := appendHint(make([]byte, 0, hintSize), database, instant)
-		for _, a := range h.addresses[database] {
-			_, _ = h.conn.WriteTo(datagram, a)
+		hint := hint{database: database, due: instant, sender: h.sender, sent: h.sent}
+		for _, t := range h.targets[database] {
+			_, _ = h.conn.WriteTo(hint.append(make([]byte, 0, hintSize), t.key), t.addr)
 		}
 	}
+}
+
+// later returns now, or the microsecond after last if now is not later, since the clock may
+// have been set back.
+func later(now, last time.Time) time.Time {
+	if least := last.Add(time.Microsecond); now.Before(least) {
+		return least
+	}
+	return now
 }
 
 // refresh reads the owners if the last reading is older than ownersEvery. After an error it
@@ -115,21 +134,22 @@ func (h *Hinter) refresh(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	h.addresses = addressesOf(owners)
+	h.targets = targetsOf(owners)
 }
 
-// addressesOf returns the distinct addresses of the owners in each database.
-func addressesOf(owners map[task.Shard]task.Owner) map[int][]net.Addr {
+// targetsOf returns the distinct receivers among the owners in each database. An owner
+// without a key receives no hints.
+func targetsOf(owners map[task.Shard]task.Owner) map[int][]target {
 	type place struct {
-		database int
-		address  string
+		database     int
+		address, key string
 	}
 	seen := make(map[place]bool)
 	resolved := make(map[string]net.Addr)
-	addresses := make(map[int][]net.Addr)
+	targets := make(map[int][]target)
 	for s, o := range owners {
-		p := place{s.Database(), o.HintAddr}
-		if o.HintAddr == "" || seen[p] {
+		p := place{s.Database(), o.HintAddr, o.HintKey}
+		if o.HintAddr == "" || o.HintKey == "" || seen[p] {
 			continue
 		}
 		seen[p] = true
@@ -141,8 +161,8 @@ func addressesOf(owners map[task.Shard]task.Owner) map[int][]net.Addr {
 			resolved[o.HintAddr] = addr
 		}
 		if addr != nil {
-			addresses[p.database] = append(addresses[p.database], addr)
+			targets[p.database] = append(targets[p.database], target{addr, o.HintKey})
 		}
 	}
-	return addresses
+	return targets
 }

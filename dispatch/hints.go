@@ -2,45 +2,125 @@ package dispatch
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/perceptor/perceptor/task"
 )
 
-// A hint is one datagram of 16 bytes, big-endian: the magic number, the version, a zero
-// byte, the database, and the earliest due instant in ms since 1970. It is not
-// authenticated: a forged hint costs its receiver one early claim.
+// Hints are authenticated, so that nobody else can make a dispatcher claim early and often.
+//
+// A receiver draws a key when it starts listening. The key is stored in Postgres beside the
+// receiver's address, so whoever may read who owns a shard can send hints to the owner, and
+// nothing needs to be configured. A restart changes the key.
+//
+// A hint is one datagram of 48 bytes, big-endian:
+//
+//	0  magic number          4    16  sender      8  drawn by each sender
+//	4  version               1    24  sent        8  in us since 1970, by the sender's clock
+//	5  zero                  1    32  code       16  HMAC-SHA256 of what precedes it, cut
+//	6  database              2
+//	8  due, ms since 1970    8
+//
+// A receiver accepts what a sender says about a database only if it was sent after all that
+// it has accepted from it, and within replayWindow of its own clock. So a datagram that was
+// recorded is worth nothing, and senders that are silent for longer can be forgotten. Clocks
+// that differ by more than the window turn hints off, which costs lateness and no run.
 const (
-	hintSize           = 16
 	hintMagic   uint32 = 0x50524348 // "PRCH"
-	hintVersion byte   = 1
+	hintVersion byte   = 2
+
+	hintBody = 32
+	hintCode = 16
+	hintSize = hintBody + hintCode
+
+	hintKeySize  = 32
+	replayWindow = time.Minute
+	// maxSenders bounds the senders that are remembered, each once for each database. Only
+	// holders of the key are remembered at all.
+	maxSenders = 4096
 )
 
-func appendHint(b []byte, database int, due task.Instant) []byte {
+// hint is the content of a datagram.
+type hint struct {
+	database int
+	due      task.Instant
+	sender   uint64
+	sent     time.Time
+}
+
+// append appends the datagram of h to b, which is empty.
+func (h hint) append(b []byte, key string) []byte {
 	b = binary.BigEndian.AppendUint32(b, hintMagic)
 	b = append(b, hintVersion, 0)
-	b = binary.BigEndian.AppendUint16(b, uint16(database))
-	return binary.BigEndian.AppendUint64(b, uint64(due))
+	b = binary.BigEndian.AppendUint16(b, uint16(h.database))
+	b = binary.BigEndian.AppendUint64(b, uint64(h.due))
+	b = binary.BigEndian.AppendUint64(b, h.sender)
+	b = binary.BigEndian.AppendUint64(b, uint64(h.sent.UnixMicro()))
+	return append(b, codeOf(b, key)...)
+}
+
+func codeOf(body []byte, key string) []byte {
+	code := hmac.New(sha256.New, []byte(key))
+	code.Write(body)
+	return code.Sum(nil)[:hintCode]
 }
 
 // parseHint parses a datagram. It returns false if the datagram is not a hint of this
-// version.
-func parseHint(b []byte) (database int, due task.Instant, ok bool) {
-	if len(b) != hintSize || binary.BigEndian.Uint32(b) != hintMagic || b[4] != hintVersion {
-		return 0, 0, false
+// version, or was not written by a holder of the key.
+func parseHint(b []byte, key string) (h hint, ok bool) {
+	if len(b) != hintSize || binary.BigEndian.Uint32(b) != hintMagic || b[4] != hintVersion || !hmac.Equal(b[hintBody:], codeOf(b[:hintBody], key)) {
+		return hint{}, false
 	}
-	database = int(binary.BigEndian.Uint16(b[6:]))
-	due = task.Instant(binary.BigEndian.Uint64(b[8:]))
-	return database, due, database < task.Databases && due >= 0
+	h = hint{
+		database: int(binary.BigEndian.Uint16(b[6:])), due: task.Instant(binary.BigEndian.Uint64(b[8:])),
+		sender: binary.BigEndian.Uint64(b[16:]), sent: time.UnixMicro(int64(binary.BigEndian.Uint64(b[24:]))),
+	}
+	return h, h.database < task.Databases && h.due >= 0
+}
+
+// heard remembers what was sent last, to recognise replays. It is not for concurrent use.
+type heard map[heardKey]time.Time
+
+type heardKey struct {
+	sender   uint64
+	database int
+}
+
+// isNew reports whether h is not a replay, and remembers it.
+func (a heard) isNew(h hint, now time.Time) bool {
+	if h.sent.Before(now.Add(-replayWindow)) || h.sent.After(now.Add(replayWindow)) {
+		return false
+	}
+	key := heardKey{h.sender, h.database}
+	last, known := a[key]
+	if known && !h.sent.After(last) {
+		return false
+	}
+	if !known && len(a) >= maxSenders {
+		maps.DeleteFunc(a, func(_ heardKey, sent time.Time) bool { return sent.Before(now.Add(-replayWindow)) })
+		if len(a) >= maxSenders {
+			return false
+		}
+	}
+	a[key] = h.sent
+	return true
 }
 
 // Hints receives hints by UDP.
 type Hints struct {
-	conn *net.UDPConn
+	conn    *net.UDPConn
+	key     string
+	heard   heard // only Run uses it
+	refused atomic.Int64
 }
 
 // ListenHints opens the UDP address, host:port. Port 0 chooses a free port.
@@ -53,11 +133,20 @@ func ListenHints(address string) (*Hints, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for hints: %w", err)
 	}
-	return &Hints{conn: conn}, nil
+	key := make([]byte, hintKeySize)
+	rand.Read(key) // never fails
+	return &Hints{conn: conn, key: string(key), heard: heard{}}, nil
 }
 
 // Addr returns the address that was opened.
 func (h *Hints) Addr() string { return h.conn.LocalAddr().String() }
+
+// Key returns the key that senders need. It is secret.
+func (h *Hints) Key() string { return h.key }
+
+// Refused returns the number of datagrams that were not hints, were not authentic, or were
+// replays.
+func (h *Hints) Refused() int64 { return h.refused.Load() }
 
 // Run calls wake, such as [Dispatcher.Hint], for each hint until ctx ends. Then it closes
 // the socket and returns nil.
@@ -79,9 +168,12 @@ func (h *Hints) Run(ctx context.Context, wake func(database int, due task.Instan
 			}
 			continue
 		}
-		if database, due, ok := parseHint(buf[:n]); ok {
-			wake(database, due)
+		hint, ok := parseHint(buf[:n], h.key)
+		if !ok || !h.heard.isNew(hint, time.Now()) {
+			h.refused.Add(1)
+			continue
 		}
+		wake(hint.database, hint.due)
 	}
 }
 

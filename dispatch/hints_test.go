@@ -11,39 +11,98 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
+const testKey = "0123456789abcdef0123456789abcdef"
+
+// written returns the datagram of a hint that was sent now.
+func written(database int, due task.Instant) []byte {
+	return hint{database: database, due: due, sender: 7, sent: time.Now()}.append(nil, testKey)
+}
+
 func TestHintIsReadAsItWasWritten(t *testing.T) {
 	for _, due := range []task.Instant{0, 1, 1_700_000_000_123, task.Never} {
 		for _, database := range []int{0, 7, 15} {
-			db, got, ok := parseHint(appendHint(nil, database, due))
-			if !ok || db != database || got != due {
-				t.Errorf("hint for database %d due %d was read as %d, %d, %t", database, due, db, got, ok)
+			want := hint{database: database, due: due, sender: 1 << 63, sent: time.UnixMicro(1_700_000_000_123_456)}
+			if got, ok := parseHint(want.append(nil, testKey), testKey); !ok || got != want {
+				t.Errorf("%v was read as %v, %t", want, got, ok)
 			}
 		}
 	}
 }
 
 func TestWhatIsNotAHintIsIgnored(t *testing.T) {
-	good := appendHint(nil, 3, 5)
+	good := written(3, 5)
+	// change makes a datagram of a holder of the key with another byte.
 	change := func(i int, b byte) []byte {
-		c := append([]byte(nil), good...)
+		c := append([]byte(nil), good[:hintBody]...)
 		c[i] = b
-		return c
+		return append(c, codeOf(c, testKey)...)
 	}
 	for name, b := range map[string][]byte{
-		"empty": nil, "short": good[:15], "long": append(append([]byte(nil), good...), 0),
-		"magic": change(0, 'X'), "version": change(4, 2), "database": change(7, 16), "negative instant": change(8, 0x80),
+		"empty": nil, "short": good[:hintSize-1], "long": append(append([]byte(nil), good...), 0),
+		"magic": change(0, 'X'), "version": change(4, 1), "database": change(7, 16), "negative instant": change(8, 0x80),
 	} {
-		if _, _, ok := parseHint(b); ok {
+		if _, ok := parseHint(b, testKey); ok {
 			t.Errorf("%s: parseHint accepted the datagram", name)
 		}
 	}
 }
 
+func TestOnlyAHolderOfTheKeyCanWriteHints(t *testing.T) {
+	good := written(3, 5)
+	for i := range good {
+		forged := append([]byte(nil), good...)
+		forged[i] ^= 1
+		if _, ok := parseHint(forged, testKey); ok {
+			t.Errorf("a hint whose byte %d was changed is accepted", i)
+		}
+	}
+	for _, key := range []string{"", "x", testKey[1:], testKey + "0"} {
+		if _, ok := parseHint(good, key); ok {
+			t.Errorf("a hint of another key is accepted")
+		}
+	}
+}
+
+func TestReplaysAreRefused(t *testing.T) {
+	now, a := time.UnixMicro(1_700_000_000_000_000), heard{}
+	at := func(sender uint64, database int, ago time.Duration) hint {
+		return hint{database: database, sender: sender, sent: now.Add(-ago)}
+	}
+	for _, c := range []struct {
+		name string
+		hint hint
+		want bool
+	}{
+		{"first", at(1, 0, time.Second), true},
+		{"the same again", at(1, 0, time.Second), false},
+		{"older", at(1, 0, 2*time.Second), false},
+		{"of another database", at(1, 1, 2*time.Second), true},
+		{"of another sender", at(2, 0, 2*time.Second), true},
+		{"newer", at(1, 0, 0), true},
+		{"before the window", at(3, 0, replayWindow+time.Second), false},
+		{"beyond the window", at(3, 0, -replayWindow-time.Second), false},
+	} {
+		if got := a.isNew(c.hint, now); got != c.want {
+			t.Errorf("%s: got %t", c.name, got)
+		}
+	}
+	for s := range uint64(2 * maxSenders) {
+		a.isNew(at(s, 0, 0), now)
+	}
+	if len(a) > maxSenders {
+		t.Errorf("%d senders are remembered, want at most %d", len(a), maxSenders)
+	}
+	now = now.Add(2 * replayWindow)
+	if !a.isNew(at(1<<40, 0, 0), now) {
+		t.Error("senders that are silent are not forgotten, so a new one is refused")
+	}
+}
+
 func FuzzHint(f *testing.F) {
-	f.Add(appendHint(nil, 3, 5))
+	f.Add(written(3, 5))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if db, due, ok := parseHint(b); ok && (db < 0 || db >= task.Databases || due < 0) {
-			t.Errorf("parseHint = %d, %d, want a valid database and instant", db, due)
+		if h, ok := parseHint(b, testKey); ok && (h.database < 0 || h.database >= task.Databases || h.due < 0) {
+			t.Errorf("parseHint = %v, want a valid database and instant", h)
 		}
 	})
 }
@@ -65,8 +124,8 @@ type gotHint struct {
 	due      task.Instant
 }
 
-// listen opens an address and returns it and a channel with the hints that it receives.
-func listen(t *testing.T) (address string, hints chan gotHint) {
+// listen opens an address and returns its owner and a channel with the hints that it receives.
+func listen(t *testing.T) (owner task.Owner, hints chan gotHint) {
 	t.Helper()
 	h, err := ListenHints("127.0.0.1:0")
 	if err != nil {
@@ -76,7 +135,7 @@ func listen(t *testing.T) (address string, hints chan gotHint) {
 	inBackground(t, func(ctx context.Context) error {
 		return h.Run(ctx, func(database int, due task.Instant) { hints <- gotHint{database, due} })
 	})
-	return h.Addr(), hints
+	return task.Owner{HintAddr: h.Addr(), HintKey: h.Key()}, hints
 }
 
 // inBackground runs f until the test ends.
@@ -108,8 +167,8 @@ func TestHintsReachEachOwnerOfTheDatabaseOnceWithTheEarliestInstant(t *testing.T
 	a, atA := listen(t)
 	b, atB := listen(t)
 	owners := &fakeOwners{owners: map[task.Shard]task.Owner{
-		0: {HintAddr: a}, 1: {HintAddr: a}, 2: {HintAddr: b}, 32: {HintAddr: b},
-		3: {HintAddr: ""}, 4: {HintAddr: "no address"},
+		0: a, 1: a, 2: b, 32: b,
+		3: {HintAddr: ""}, 4: {HintAddr: "no address", HintKey: testKey},
 	}}
 	h := NewHinter(owners)
 	for i := range 100 {
@@ -141,7 +200,7 @@ func TestHintsReachEachOwnerOfTheDatabaseOnceWithTheEarliestInstant(t *testing.T
 
 func TestHinterKeepsTheOwnersItKnowsWhenTheyCannotBeRead(t *testing.T) {
 	a, atA := listen(t)
-	owners := &fakeOwners{owners: map[task.Shard]task.Owner{0: {HintAddr: a}}}
+	owners := &fakeOwners{owners: map[task.Shard]task.Owner{0: a}}
 	h := NewHinter(owners)
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -163,18 +222,26 @@ func TestHinterKeepsTheOwnersItKnowsWhenTheyCannotBeRead(t *testing.T) {
 
 func TestStrayDatagramsDoNotStopTheHints(t *testing.T) {
 	a, atA := listen(t)
-	conn, err := net.Dial("udp", a)
+	conn, err := net.Dial("udp", a.HintAddr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	for _, b := range [][]byte{{}, []byte("hello"), make([]byte, 1400), appendHint(nil, 3, 5)} {
+	forged := written(9, 9) // by another key
+	right := hint{database: 3, due: 5, sender: 7, sent: time.Now()}.append(nil, a.HintKey)
+	for _, b := range [][]byte{{}, []byte("hello"), make([]byte, 1400), forged, right, right, right} {
 		if _, err := conn.Write(b); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := receive(t, atA); got != (gotHint{3, 5}) {
 		t.Errorf("received %v", got)
+	}
+	if _, err := conn.Write(hint{database: 4, due: 6, sender: 7, sent: time.Now()}.append(nil, a.HintKey)); err != nil {
+		t.Fatal(err)
+	}
+	if got := receive(t, atA); got != (gotHint{4, 6}) {
+		t.Errorf("received %v after a replay", got)
 	}
 }
 

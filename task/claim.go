@@ -20,6 +20,8 @@ type Owner struct {
 	// HintAddr is the UDP address, host:port, at which the owner receives hints. It may
 	// be empty.
 	HintAddr string
+	// HintKey authenticates hints to the owner. It is secret, and empty if HintAddr is.
+	HintKey string
 }
 
 // ClaimForm is how a claim finds due rows.

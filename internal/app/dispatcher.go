@@ -118,12 +118,16 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 
 func (d *Dispatcher) dispatchConfig() (dispatch.Config, error) {
 	c := d.o.Config
-	hint, err := d.hintAddress()
-	if err != nil {
-		return dispatch.Config{}, err
+	owner := task.Owner{Name: d.name}
+	if d.o.Hints != nil {
+		var err error
+		if owner.HintAddr, err = d.hintAddress(); err != nil {
+			return dispatch.Config{}, err
+		}
+		owner.HintKey = d.o.Hints.Key()
 	}
 	return d.o.byClock(dispatch.Config{
-		Owner:      task.Owner{Name: d.name, HintAddr: hint},
+		Owner:      owner,
 		ClaimAhead: c.Dispatcher.ClaimAhead,
 		ClaimShare: c.Dispatcher.ClaimShare, MinTick: c.Dispatcher.MinTick, MaxTick: c.Dispatcher.MaxTick,
 		PeekEvery: c.Dispatcher.PeekEvery, MaxSleep: c.Dispatcher.MaxSleep,
@@ -136,6 +140,13 @@ func (d *Dispatcher) dispatchConfig() (dispatch.Config, error) {
 		PublishTimeout: c.Dispatcher.PublishTimeout, BreakerAfter: c.Dispatcher.BreakerAfter,
 		Lost: func(lost []task.Shard) { d.assigner.Lost(itemIDs(lost)...) },
 	}), nil
+}
+
+func (d *Dispatcher) refusedHints() int64 {
+	if d.o.Hints == nil {
+		return 0
+	}
+	return d.o.Hints.Refused()
 }
 
 // hintAddress returns the address at which taskd reaches the hints.
@@ -159,6 +170,7 @@ func (d *Dispatcher) hintAddress() (string, error) {
 
 func (d *Dispatcher) newAssigner() (err error) {
 	telemetry.RefusedConnections(d.o.Metrics, "ops") // so that it is known before the first one
+	telemetry.RegisterRefusedHints(d.o.Metrics, d.refusedHints)
 	telemetry.RegisterAssignment(d.o.Metrics, d.assignFigures)
 	c := d.o.Config
 	host, _ := os.Hostname() // for people only

@@ -9,3 +9,10 @@ func RefusedConnections(r prometheus.Registerer, listener string) func() {
 		"Connections refused because of TLS: clear text, or a certificate that is missing, expired or of another CA; listener is api or ops.", "listener"))
 	return c.WithLabelValues(listener).Inc
 }
+
+// RegisterRefusedHints registers the number of hints that a dispatcher has refused.
+func RegisterRefusedHints(r prometheus.Registerer, refused func() int64) {
+	r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: prefix + "hints_refused_total", Help: "Datagrams to the address for hints that are not authentic, not hints, or replays.",
+	}, func() float64 { return float64(refused()) }))
+}

@@ -162,6 +162,7 @@ CREATE TABLE owner (
   nonce       int8 NOT NULL DEFAULT 0,
   name        text NOT NULL DEFAULT '',
   hint_addr   text NOT NULL DEFAULT '',
+  hint_key    bytea NOT NULL DEFAULT '', -- authenticates hints to the owner
   acquired_at int8 NOT NULL DEFAULT 0,
   CONSTRAINT owner_pkey PRIMARY KEY (item)
 ) WITH (fillfactor = 50);

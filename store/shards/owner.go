@@ -37,7 +37,7 @@ func (s *Store) Acquire(ctx context.Context, d int, shards []task.Shard, owner t
 		if _, err := sql.OwnerLock.Exec(ctx, tx, items); err != nil {
 			return err
 		}
-		rows, err := sql.OwnerBump.Query(ctx, tx, items, nonce, owner.Name, owner.HintAddr)
+		rows, err := sql.OwnerBump.Query(ctx, tx, items, nonce, owner.Name, owner.HintAddr, []byte(owner.HintKey))
 		if err != nil {
 			return err
 		}
@@ -107,8 +107,9 @@ func (s *Store) Owners(ctx context.Context, d int) ([]ItemOwner, error) {
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (ItemOwner, error) {
 		var o ItemOwner
 		var item int16
-		err := row.Scan(&item, &o.Epoch, &o.Name, &o.HintAddr, &o.AcquiredAt)
-		o.Item = int(item)
+		var key []byte
+		err := row.Scan(&item, &o.Epoch, &o.Name, &o.HintAddr, &key, &o.AcquiredAt)
+		o.Item, o.HintKey = int(item), string(key)
 		return o, err
 	})
 }

@@ -24,7 +24,7 @@ SELECT item FROM owner ORDER BY item FOR UPDATE;
 
 -- name: RaiseEpochs(nonce int8)
 -- Ends every ownership.
-UPDATE owner SET epoch = epoch + 1, nonce = @nonce, name = '', hint_addr = '';
+UPDATE owner SET epoch = epoch + 1, nonce = @nonce, name = '', hint_addr = '', hint_key = '';
 
 -- name: LeapSequences()
 -- Moves each sequence beyond all numbers that may have been drawn and forgotten. A database
