@@ -13,11 +13,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-const (
-	maxTenantNameBytes  = 63
-	maxTokenIDBytes     = 64
-	maxDescriptionBytes = 200
-)
+const maxTenantNameBytes = 63
 
 // adminService implements the API's AdminService.
 type adminService struct {
@@ -139,6 +135,9 @@ func (s *adminService) GetTenant(ctx context.Context, r *perceptorv1.GetTenantRe
 	if check.tenantName("name", r.Name); len(check.faults) > 0 {
 		return nil, invalid(check.faults)
 	}
+	if err := ownTenant(ctx, r.Name); err != nil {
+		return nil, err
+	}
 	t, err := s.store.Tenant(ctx, r.Name)
 	if err != nil {
 		return nil, err
@@ -181,82 +180,6 @@ func (s *adminService) DeleteTenant(ctx context.Context, r *perceptorv1.DeleteTe
 	return &perceptorv1.DeleteTenantResponse{Removed: sum.Done, FinishedDatabases: int32(finished), CreateTime: timestamp(o.CreatedAt)}, nil
 }
 
-func (s *adminService) CreateToken(ctx context.Context, r *perceptorv1.CreateTokenRequest) (*perceptorv1.CreateTokenResponse, error) {
-	t, faults := newToken(r.Token)
-	if len(faults) > 0 {
-		return nil, invalid(faults)
-	}
-	created, secret, err := s.store.CreateToken(ctx, t)
-	if err != nil {
-		return nil, err
-	}
-	s.log.InfoContext(ctx, "token created", "token", created.ID, "tenant", created.Tenant, "caller", identityOf(ctx).TokenID)
-	return &perceptorv1.CreateTokenResponse{Token: tokenReply(created), Secret: secret}, nil
-}
-
-func newToken(t *perceptorv1.Token) (Token, []task.Fault) {
-	if t == nil {
-		return Token{}, []task.Fault{faultf("token", "is missing")}
-	}
-	r := &reader{}
-	switch t.Scope {
-	case perceptorv1.Token_TENANT:
-		r.tenantName("tenant", t.Tenant)
-	case perceptorv1.Token_ADMIN:
-		if t.Tenant != "" {
-			r.fault("tenant", "%.40q: a token of the scope ADMIN has no tenant", t.Tenant)
-		}
-	default:
-		r.fault("scope", "%d is neither TENANT nor ADMIN", int32(t.Scope))
-	}
-	if t.Description != "" {
-		if message := task.NameFault(t.Description, maxDescriptionBytes); message != "" {
-			r.fault("description", "%s", message)
-		}
-	}
-	return Token{
-		Scope: Scope(t.Scope), Tenant: t.Tenant, Description: t.Description,
-		ExpiresAt: r.instant("expire_time", t.ExpireTime), RevokedAt: task.Never,
-	}, under("token", r.faults)
-}
-
-func (s *adminService) ListTokens(ctx context.Context, r *perceptorv1.ListTokensRequest) (*perceptorv1.ListTokensResponse, error) {
-	hash := pageHash("tokens", r.Tenant)
-	limit, badSize := pageSize(r.PageSize)
-	after, badToken := cursorOf(hash, r.PageToken)
-	check := &reader{faults: present(badSize, badToken)}
-	if r.Tenant != "" {
-		check.tenantName("tenant", r.Tenant)
-	}
-	if len(check.faults) > 0 {
-		return nil, invalid(check.faults)
-	}
-	tokens, err := s.store.Tokens(ctx, r.Tenant, after, limit)
-	if err != nil {
-		return nil, err
-	}
-	reply := &perceptorv1.ListTokensResponse{}
-	for _, t := range tokens {
-		reply.Tokens = append(reply.Tokens, tokenReply(t))
-	}
-	if len(tokens) >= limit {
-		reply.NextPageToken = pageToken(hash, tokens[len(tokens)-1].ID)
-	}
-	return reply, nil
-}
-
-func (s *adminService) RevokeToken(ctx context.Context, r *perceptorv1.RevokeTokenRequest) (*perceptorv1.Token, error) {
-	if message := task.NameFault(r.Id, maxTokenIDBytes); message != "" {
-		return nil, invalid([]task.Fault{faultf("id", "%s", message)})
-	}
-	t, err := s.store.RevokeToken(ctx, r.Id)
-	if err != nil {
-		return nil, err
-	}
-	s.log.InfoContext(ctx, "token revoked", "token", t.ID, "tenant", t.Tenant, "caller", identityOf(ctx).TokenID)
-	return tokenReply(t), nil
-}
-
 func tenantReply(t Tenant) *perceptorv1.Tenant {
 	return &perceptorv1.Tenant{
 		Name:             t.Name,
@@ -273,17 +196,5 @@ func tenantReply(t Tenant) *perceptorv1.Tenant {
 		Paused:           t.Rates.Paused,
 		PausedKinds:      t.Rates.PausedKinds,
 		KindCaps:         t.Rates.KindCaps,
-	}
-}
-
-func tokenReply(t Token) *perceptorv1.Token {
-	return &perceptorv1.Token{
-		Id:          t.ID,
-		Scope:       perceptorv1.Token_Scope(t.Scope),
-		Tenant:      t.Tenant,
-		Description: t.Description,
-		ExpireTime:  timestamp(t.ExpiresAt),
-		CreateTime:  timestamp(t.CreatedAt),
-		RevokeTime:  timestamp(t.RevokedAt),
 	}
 }

@@ -105,7 +105,7 @@ func TestATokensSecretIsShownOnce(t *testing.T) {
 		t.Fatal(a.message)
 	}
 	want := &perceptorv1.Token{
-		Id: "pt_1", Scope: perceptorv1.Token_TENANT, Tenant: "acme", Description: "the shop's", ExpireTime: after(time.Hour), CreateTime: after(0),
+		Id: "pt_1", Scope: perceptorv1.Token_TENANT, Scopes: []perceptorv1.Token_Scope{perceptorv1.Token_TENANT}, Tenant: "acme", Description: "the shop's", ExpireTime: after(time.Hour), CreateTime: after(0),
 	}
 	if diff := cmp.Diff(want, created.Token, protocmp.Transform()); diff != "" || created.Secret != "pt_1_secret" {
 		t.Errorf("secret %q (-want +got)\n%s", created.Secret, diff)

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -10,68 +11,12 @@ import (
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc/metadata"
 
-	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
 
-// scopes has the scope that each method needs. A method without one cannot be
-// registered.
-var scopes = map[string]Scope{
-	perceptorv1.TaskService_AddTask_FullMethodName:             TenantScope,
-	perceptorv1.TaskService_AddTasks_FullMethodName:            TenantScope,
-	perceptorv1.TaskService_GetTask_FullMethodName:             TenantScope,
-	perceptorv1.TaskService_ListTasks_FullMethodName:           TenantScope,
-	perceptorv1.TaskService_CancelTask_FullMethodName:          TenantScope,
-	perceptorv1.TaskService_PauseTask_FullMethodName:           TenantScope,
-	perceptorv1.TaskService_ResumeTask_FullMethodName:          TenantScope,
-	perceptorv1.TaskService_CountTasks_FullMethodName:          TenantScope,
-	perceptorv1.TaskService_ListRunEvents_FullMethodName:       TenantScope,
-	perceptorv1.RunService_StartRuns_FullMethodName:            TenantScope,
-	perceptorv1.RunService_ReportResults_FullMethodName:        TenantScope,
-	perceptorv1.RunService_HeartbeatRuns_FullMethodName:        TenantScope,
-	perceptorv1.RunService_HandBackRuns_FullMethodName:         TenantScope,
-	perceptorv1.RunService_GetDelivery_FullMethodName:          TenantScope,
-	perceptorv1.AdminService_DeleteTenant_FullMethodName:       AdminScope,
-	perceptorv1.TaskService_PurgeTask_FullMethodName:           TenantScope,
-	perceptorv1.BulkService_CreateBulkOperation_FullMethodName: TenantScope,
-	perceptorv1.BulkService_GetBulkOperation_FullMethodName:    TenantScope,
-	perceptorv1.BulkService_ListBulkOperations_FullMethodName:  TenantScope,
-	perceptorv1.BulkService_AbortBulkOperation_FullMethodName:  TenantScope,
-	perceptorv1.BulkService_PauseBulkOperation_FullMethodName:  TenantScope,
-	perceptorv1.BulkService_ResumeBulkOperation_FullMethodName: TenantScope,
-	perceptorv1.DeadLetterService_ListDeadRuns_FullMethodName:  TenantScope,
-	perceptorv1.DeadLetterService_GetDeadRun_FullMethodName:    TenantScope,
-	perceptorv1.DeadLetterService_ReplayDeadRun_FullMethodName: TenantScope,
-	perceptorv1.DeadLetterService_PurgeDeadRun_FullMethodName:  TenantScope,
-	perceptorv1.TaskService_UpdateTask_FullMethodName:          TenantScope,
-	perceptorv1.TaskService_TriggerTask_FullMethodName:         TenantScope,
-	perceptorv1.TaskService_ExplainTask_FullMethodName:         TenantScope,
-	perceptorv1.RunService_CheckRuns_FullMethodName:            TenantScope,
-
-	perceptorv1.AdminService_CreateTenant_FullMethodName: AdminScope,
-	perceptorv1.AdminService_GetTenant_FullMethodName:    AdminScope,
-	perceptorv1.AdminService_ListTenants_FullMethodName:  AdminScope,
-	perceptorv1.AdminService_UpdateTenant_FullMethodName: AdminScope,
-	perceptorv1.TaskService_PauseKind_FullMethodName:     TenantScope,
-	perceptorv1.TaskService_ResumeKind_FullMethodName:    TenantScope,
-	perceptorv1.AdminService_PauseTenant_FullMethodName:  AdminScope,
-	perceptorv1.AdminService_ResumeTenant_FullMethodName: AdminScope,
-	perceptorv1.AdminService_CreateToken_FullMethodName:  AdminScope,
-	perceptorv1.AdminService_ListTokens_FullMethodName:   AdminScope,
-	perceptorv1.AdminService_RevokeToken_FullMethodName:  AdminScope,
-
-	perceptorv1.TaskService_PreviewSchedule_FullMethodName: TenantScope,
-
-	perceptorv1.AssignmentService_GetAssignment_FullMethodName:  AdminScope,
-	perceptorv1.AssignmentService_UpdateStrategy_FullMethodName: AdminScope,
-
-	perceptorv1.ClockService_GetClock_FullMethodName:     AdminScope,
-	perceptorv1.ClockService_AdvanceClock_FullMethodName: AdminScope,
-	perceptorv1.ClockService_SetClock_FullMethodName:     AdminScope,
-}
-
 const (
-	maxSecretBytes = 256
+	// maxSecretBytes bounds tokens, and so JSON Web Tokens.
+	maxSecretBytes = 8 << 10
 	// How long answers of the Authenticator are cached, counted from before it
 	// was asked.
 	rememberKnown   = 5 * time.Second
@@ -108,17 +53,49 @@ func secretFrom(headers []string) string {
 	return secret
 }
 
+// badHeader says why there is no secret of the right form.
+func badHeader(headers []string) string {
+	switch {
+	case len(headers) == 0:
+		return refusedMissing
+	case len(headers) == 1 && len(headers[0]) > maxSecretBytes:
+		return refusedTooLong
+	}
+	return refusedMalformed
+}
+
+// Why credentials are refused, besides the refusals of the Authenticator. Metrics
+// and logs have these words, callers never learn them.
+const (
+	refusedMissing     = "missing"
+	refusedTooLong     = "too_long"
+	refusedMalformed   = "malformed"
+	refusedUnknown     = "unknown"
+	refusedCertificate = "certificate_of_another" // the certificate is bound to another tenant than the token
+)
+
+// refusalOf returns why the Authenticator has refused credentials.
+func refusalOf(err error) string {
+	var r interface{ Refusal() string }
+	if errors.As(err, &r) {
+		return r.Refusal()
+	}
+	return refusedUnknown
+}
+
 // bearers caches the answers of an Authenticator. It stores secrets as hashes
 // only.
 type bearers struct {
 	source  Authenticator
+	events  *Events
+	revoked revoked
 	flights singleflight.Group
-	known   remembered
-	unknown remembered
+	known   remembered[*Identity]
+	unknown remembered[string] // why they were refused
 }
 
 func newBearers(source Authenticator) *bearers {
-	return &bearers{source: source}
+	return &bearers{source: source, events: &Events{}}
 }
 
 // identify returns the identity for the authorization headers of a call, or the
@@ -126,34 +103,60 @@ func newBearers(source Authenticator) *bearers {
 func (b *bearers) identify(ctx context.Context, headers []string) (*Identity, error) {
 	secret := secretFrom(headers)
 	if secret == "" {
-		return nil, errUnauthenticated
+		return nil, b.refuse(badHeader(headers))
 	}
-	key := sha256.Sum256([]byte(secret))
-	now := time.Now()
-	if id, ok := b.known.get(key, now); ok {
-		return id, nil
-	}
-	if _, ok := b.unknown.get(key, now); ok {
-		return nil, errUnauthenticated
-	}
-	return b.ask(ctx, key, secret)
+	return b.lookup(ctx, sha256.Sum256([]byte(secret)), func(ctx context.Context) (Identity, error) {
+		return b.source.Authenticate(ctx, secret)
+	})
 }
 
-// ask asks the Authenticator once for all concurrent calls with the same
-// secret.
-func (b *bearers) ask(ctx context.Context, key [32]byte, secret string) (*Identity, error) {
+// refuse counts a refusal and returns its status.
+func (b *bearers) refuse(why string) error {
+	b.events.loginRefused(why)
+	return errUnauthenticated
+}
+
+// lookup returns the identity for credentials, of which key is a hash, from the
+// cache or from their source.
+func (b *bearers) lookup(ctx context.Context, key [32]byte, source func(context.Context) (Identity, error)) (*Identity, error) {
+	now := time.Now()
+	if id, ok := b.known.get(key, now); ok && !b.revoked.has(id.TokenID) {
+		return id, nil
+	}
+	if why, ok := b.unknown.get(key, now); ok {
+		return nil, b.refuse(why)
+	}
+	id, err := b.ask(ctx, key, source)
+	var no refusal
+	if errors.As(err, &no) {
+		return nil, b.refuse(string(no))
+	}
+	return id, err
+}
+
+// refusal is the error for credentials that are refused.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// ask asks the source once for all concurrent calls with the same credentials.
+func (b *bearers) ask(ctx context.Context, key [32]byte, source func(context.Context) (Identity, error)) (*Identity, error) {
 	answer := b.flights.DoChan(string(key[:]), func() (any, error) {
 		asked := time.Now()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), authTimeout)
 		defer cancel()
-		id, err := b.source.Authenticate(ctx, secret)
+		id, err := source(ctx)
 		switch {
 		case err == nil:
-			b.known.put(key, &id, asked.Add(rememberKnown))
+			until := asked.Add(rememberKnown)
+			if id.Left > 0 && id.Left < rememberKnown {
+				until = asked.Add(id.Left)
+			}
+			b.known.put(key, &id, until)
 			return &id, nil
 		case task.CodeOf(err) == task.NotFound:
-			b.unknown.put(key, nil, asked.Add(rememberUnknown))
-			return nil, errUnauthenticated
+			b.unknown.put(key, refusalOf(err), asked.Add(rememberUnknown))
+			return nil, refusal(refusalOf(err))
 		}
 		return nil, err
 	})
@@ -176,37 +179,37 @@ func authorization(ctx context.Context) []string {
 
 // remembered is a bounded map with entries that expire. The zero value is
 // empty.
-type remembered struct {
+type remembered[V any] struct {
 	mu      sync.Mutex
-	entries map[[32]byte]cachedIdentity
+	entries map[[32]byte]cached[V]
 }
 
-type cachedIdentity struct {
-	identity *Identity
-	until    time.Time
+type cached[V any] struct {
+	value V
+	until time.Time
 }
 
-func (r *remembered) get(key [32]byte, now time.Time) (*Identity, bool) {
+func (r *remembered[V]) get(key [32]byte, now time.Time) (V, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m, ok := r.entries[key]
-	return m.identity, ok && now.Before(m.until)
+	return m.value, ok && now.Before(m.until)
 }
 
-func (r *remembered) put(key [32]byte, id *Identity, until time.Time) {
+func (r *remembered[V]) put(key [32]byte, value V, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.entries == nil {
-		r.entries = map[[32]byte]cachedIdentity{}
+		r.entries = map[[32]byte]cached[V]{}
 	}
 	if _, known := r.entries[key]; !known && len(r.entries) >= maxRemembered {
 		r.makeRoom(time.Now())
 	}
-	r.entries[key] = cachedIdentity{id, until}
+	r.entries[key] = cached[V]{value, until}
 }
 
 // makeRoom removes the expired ones of a few entries, and at least one entry.
-func (r *remembered) makeRoom(now time.Time) {
+func (r *remembered[V]) makeRoom(now time.Time) {
 	looked := 0
 	for k, m := range r.entries {
 		if looked == 0 || !now.Before(m.until) {

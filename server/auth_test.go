@@ -39,12 +39,12 @@ func TestEveryMethodRefusesCallersWithoutAGoodTokenOfItsScope(t *testing.T) {
 	b := setup(t)
 	b.auth.revoke("rival-secret")
 	methods := b.methods()
-	if len(methods) != len(scopes) || len(methods) < 18 {
-		t.Fatalf("%d methods are registered, %d have a scope", len(methods), len(scopes))
+	if len(methods) != len(access) || len(methods) < 18 {
+		t.Fatalf("%d methods are registered, %d have a scope", len(methods), len(access))
 	}
 	for _, m := range methods {
 		other := "admin-secret"
-		if scopes[m] == AdminScope {
+		if access[m]&(AdminScope|AdminReadScope) != 0 {
 			other = "acme-secret"
 		}
 		for _, c := range []struct {
@@ -201,7 +201,7 @@ func (s slowAuth) Authenticate(ctx context.Context, _ string) (Identity, error) 
 	s.asked <- struct{}{}
 	select {
 	case <-s.answer:
-		return Identity{Scope: TenantScope, Tenant: acme}, nil
+		return Identity{Scopes: TenantScope, Tenant: acme}, nil
 	case <-ctx.Done():
 		return Identity{}, ctx.Err()
 	}
@@ -251,7 +251,7 @@ func TestASourceThatHangsIsGivenUp(t *testing.T) {
 }
 
 func TestRememberedTokensAreBounded(t *testing.T) {
-	var r remembered
+	var r remembered[*Identity]
 	until := time.Now().Add(time.Hour)
 	for i := range maxRemembered + 500 {
 		r.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, &Identity{}, until)

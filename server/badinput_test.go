@@ -275,7 +275,7 @@ var badCalls = []struct {
 	{"bad paging of tenants", "admin-secret", listTenants, &perceptorv1.ListTenantsRequest{PageSize: -1, PageToken: "x"}, []string{"page_size", "page_token"}},
 	{"no token", "admin-secret", createToken, &perceptorv1.CreateTokenRequest{}, []string{"token"}},
 	{"a token without scope", "admin-secret", createToken, &perceptorv1.CreateTokenRequest{Token: &perceptorv1.Token{}}, []string{"token.scope"}},
-	{"a token of an unknown scope", "admin-secret", createToken, &perceptorv1.CreateTokenRequest{Token: &perceptorv1.Token{Scope: 7}}, []string{"token.scope"}},
+	{"a token of an unknown scope", "admin-secret", createToken, &perceptorv1.CreateTokenRequest{Token: &perceptorv1.Token{Scope: 70}}, []string{"token.scope"}},
 	{"a tenant's token without tenant", "admin-secret", createToken, &perceptorv1.CreateTokenRequest{Token: &perceptorv1.Token{Scope: perceptorv1.Token_TENANT}}, []string{"token.tenant"}},
 	{"an admin's token with tenant", "admin-secret", createToken, &perceptorv1.CreateTokenRequest{Token: &perceptorv1.Token{Scope: perceptorv1.Token_ADMIN, Tenant: "acme"}}, []string{"token.tenant"}},
 	{"a token with bad words and time", "admin-secret", createToken, &perceptorv1.CreateTokenRequest{Token: &perceptorv1.Token{

@@ -87,15 +87,21 @@ type Admin interface {
 	// [task.NotFound]: there is no such tenant.
 	DeleteTenant(ctx context.Context, name string) (*task.BulkOperation, error)
 	// CreateToken stores a token and returns it with its secret. The store sets
-	// ID and CreatedAt. [task.NotFound]: there is no such tenant.
-	// [task.InvalidArgument]: the expiry is in the past.
+	// ID and CreatedAt, and ExpiresAt if it is [task.Never] and tokens have a
+	// maximum lifetime. [task.NotFound]: there is no such tenant.
+	// [task.InvalidArgument]: the expiry is in the past or too far ahead.
 	CreateToken(ctx context.Context, t Token) (created Token, secret string, err error)
 	// Tokens returns up to limit tokens whose ids follow after, by id. If
 	// tenant is not empty, it returns only tokens of that tenant.
 	Tokens(ctx context.Context, tenant, after string, limit int) ([]Token, error)
+	// RotateToken creates a token like another one, which is revoked after the
+	// overlap. [task.NotFound]: the tenant has no such token.
+	// [task.FailedPrecondition]: it has ended.
+	RotateToken(ctx context.Context, r Rotation) (successor, replaced Token, secret string, err error)
 	// RevokeToken revokes a token and returns it. Revoking it again has no
-	// effect.
-	RevokeToken(ctx context.Context, id string) (Token, error)
+	// effect. [task.NotFound]: there is no such token, or it is not one of the
+	// tenant; tenant 0 stands for all tokens.
+	RevokeToken(ctx context.Context, id string, tenant int32) (Token, error)
 }
 
 // Assignment says which dispatcher owns which shard, and changes the strategy
@@ -110,29 +116,26 @@ type Assignment interface {
 }
 
 // Authenticator identifies the owner of a secret. It returns [task.NotFound]
-// for a secret that is unknown, expired or revoked. It may be called
+// for a secret that is unknown, expired or revoked. If the error has a method
+// Refusal() string, that says in one word why, for metrics. It may be called
 // concurrently.
 type Authenticator interface {
 	Authenticate(ctx context.Context, secret string) (Identity, error)
 }
 
-// Scope is the set of calls that a token allows. The numbers are those of the
-// API.
-type Scope int16
-
-// Scopes.
-const (
-	TenantScope Scope = 1 // TaskService and RunService of one tenant
-	AdminScope  Scope = 2 // AdminService
-)
-
 // Identity identifies the caller. The gate sets it; it is immutable.
 type Identity struct {
-	// TokenID is the public name of the token, for logs.
+	// TokenID is the public name of the credentials, for logs: the id of a token,
+	// "oidc:" and a subject, or "cert:" and the name in a certificate.
 	TokenID string
-	Scope   Scope
-	// Tenant is set for TenantScope only.
+	Scopes  Scopes
+	// Tenant is the tenant to which the scopes apply. Its ID is 0 if they apply to
+	// the installation.
 	Tenant Tenant
+	// Left is the time until the credentials end; 0: they do not end.
+	Left time.Duration
+	// inspects says that Tenant is not the caller's own.
+	inspects bool
 }
 
 // Tenant is a customer of the system.
@@ -161,15 +164,28 @@ type TenantChange struct {
 
 // Token is a credential without its secret.
 type Token struct {
-	ID    string
-	Scope Scope
-	// Tenant is the tenant's name, for TenantScope.
+	ID     string
+	Scopes Scopes
+	// Tenant is the tenant's name; "": the scopes apply to the installation.
 	Tenant      string
 	Description string
-	// ExpiresAt and RevokedAt are [task.Never] if there is no such instant.
+	// The instants are [task.Never] if there is no such instant. RevokedAt may lie
+	// in the future: a successor replaces the token then.
+	ExpiresAt  task.Instant
+	CreatedAt  task.Instant
+	RevokedAt  task.Instant
+	LastUsedAt task.Instant
+}
+
+// Rotation says how to replace a token.
+type Rotation struct {
+	ID string
+	// Tenant must be the token's, unless it is 0.
+	Tenant int32
+	// Overlap is how long the replaced token still works.
+	Overlap time.Duration
+	// ExpiresAt is the expiry of the successor, or [task.Never] for the default.
 	ExpiresAt task.Instant
-	CreatedAt task.Instant
-	RevokedAt task.Instant
 }
 
 // Delivery describes where listeners read a tenant's runs.
@@ -198,6 +214,12 @@ type Deps struct {
 	Assignment Assignment
 	// Clock may be nil: the installation uses the real clock.
 	Clock Clock
+	// Certificates may be nil: no certificate is bound to an identity.
+	Certificates Certificates
+	// Revocations may be nil: a revocation takes effect within 5 s.
+	Revocations Revocations
+	// Inspections may be nil: uses of [InspectScope] are only logged.
+	Inspections Inspections
 }
 
 // Events are callbacks for metrics and tests. Each may be nil, may be called
@@ -215,11 +237,19 @@ type Events struct {
 	// Replied: n entries of a call about runs got a code. Op is "start",
 	// "heartbeat", "report" or "hand_back".
 	Replied func(tenant, op string, c task.Code, n int)
+	// LoginRefused: credentials were refused, for a reason of one word.
+	LoginRefused func(why string)
 }
 
 func (e *Events) called(method string, code codes.Code, d time.Duration) {
 	if e.Called != nil {
 		e.Called(method, code, d)
+	}
+}
+
+func (e *Events) loginRefused(why string) {
+	if e.LoginRefused != nil {
+		e.LoginRefused(why)
 	}
 }
 

@@ -17,9 +17,9 @@ var (
 	rival = Tenant{ID: 2, Name: "rival", ParamsBytes: 1000, Retention: time.Hour, Topic: "perceptor.rival"}
 
 	identities = map[string]Identity{
-		"acme-secret":  {TokenID: "acme-token", Scope: TenantScope, Tenant: acme},
-		"rival-secret": {TokenID: "rival-token", Scope: TenantScope, Tenant: rival},
-		"admin-secret": {TokenID: "admin-token", Scope: AdminScope},
+		"acme-secret":  {TokenID: "acme-token", Scopes: TenantScope, Tenant: acme},
+		"rival-secret": {TokenID: "rival-token", Scopes: TenantScope, Tenant: rival},
+		"admin-secret": {TokenID: "admin-token", Scopes: AdminScope},
 	}
 )
 
@@ -408,11 +408,39 @@ func (f *fakeAdmin) Tokens(_ context.Context, tenant, after string, limit int) (
 	return page[:min(limit, len(page))], nil
 }
 
-func (f *fakeAdmin) RevokeToken(_ context.Context, id string) (Token, error) {
+// nameOf returns the name of a tenant in identities.
+func nameOf(tenant int32) string {
+	for _, id := range identities {
+		if id.Tenant.ID == tenant {
+			return id.Tenant.Name
+		}
+	}
+	return ""
+}
+
+// RotateToken revokes the replaced token at the end of the overlap.
+func (f *fakeAdmin) RotateToken(ctx context.Context, r Rotation) (successor, replaced Token, secret string, err error) {
+	f.mu.Lock()
+	old, ok := f.tokens[r.ID]
+	f.mu.Unlock()
+	if !ok || r.Tenant != 0 && old.Tenant != nameOf(r.Tenant) {
+		return Token{}, Token{}, "", task.Errorf(task.ReasonTokenNotFound, "no token %q", r.ID)
+	}
+	successor = old
+	successor.ExpiresAt, successor.RevokedAt = r.ExpiresAt, task.Never
+	successor, secret, err = f.CreateToken(ctx, successor)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old.RevokedAt = fakeNow.Add(r.Overlap)
+	f.tokens[r.ID] = old
+	return successor, old, secret, err
+}
+
+func (f *fakeAdmin) RevokeToken(_ context.Context, id string, tenant int32) (Token, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t, ok := f.tokens[id]
-	if !ok {
+	if !ok || tenant != 0 && t.Tenant != nameOf(tenant) {
 		return Token{}, task.Errorf(task.ReasonTokenNotFound, "no token %q", id)
 	}
 	if t.RevokedAt == task.Never {

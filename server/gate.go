@@ -22,12 +22,16 @@ import (
 // gate is the entry to every method; see the package comment.
 type gate struct {
 	bearers *bearers
-	log     *slog.Logger
-	events  *Events
-	timeout time.Duration
-	limit   int64
-	calls   atomic.Int64
-	methods map[string]method
+	// certificates and inspections may be nil.
+	certificates Certificates
+	inspections  Inspections
+	tenants      Admin
+	log          *slog.Logger
+	events       *Events
+	timeout      time.Duration
+	limit        int64
+	calls        atomic.Int64
+	methods      map[string]method
 }
 
 type method struct {
@@ -45,11 +49,11 @@ func (g *gate) register(r grpc.ServiceRegistrar, desc *grpc.ServiceDesc, service
 	guarded.Methods = make([]grpc.MethodDesc, len(desc.Methods))
 	for i, m := range desc.Methods {
 		full := "/" + desc.ServiceName + "/" + m.MethodName
-		scope, ok := scopes[full]
-		if !ok {
+		need := access[full]
+		if need == 0 {
 			return fmt.Errorf("register %s: it has no scope", full)
 		}
-		handler := g.guard(full, scope, m.Handler)
+		handler := g.guard(full, need, m.Handler)
 		guarded.Methods[i] = grpc.MethodDesc{MethodName: m.MethodName, Handler: handler}
 		g.methods[full] = method{service, handler}
 	}
@@ -59,7 +63,7 @@ func (g *gate) register(r grpc.ServiceRegistrar, desc *grpc.ServiceDesc, service
 
 // guard wraps a generated handler: it authenticates the caller before it
 // decodes the request.
-func (g *gate) guard(full string, scope Scope, next grpc.MethodHandler) grpc.MethodHandler {
+func (g *gate) guard(full string, need Scopes, next grpc.MethodHandler) grpc.MethodHandler {
 	return func(service any, ctx context.Context, dec func(any) error, chain grpc.UnaryServerInterceptor) (reply any, err error) {
 		c := &call{method: full, began: time.Now()}
 		defer func() {
@@ -75,20 +79,32 @@ func (g *gate) guard(full string, scope Scope, next grpc.MethodHandler) grpc.Met
 		defer g.calls.Add(-1)
 		bounded, cancel := context.WithTimeout(ctx, g.timeout)
 		defer cancel()
-		if c.who, err = g.admit(bounded, scope); err != nil {
+		if c.who, err = g.admit(bounded, need); err != nil {
 			return nil, err
 		}
-		decode := func(v any) error {
-			r := &received{message: v}
-			if err := dec(r); err != nil {
-				return err
-			}
-			if r.err != nil {
-				return undecoded(r.err.Error())
-			}
-			return nil
+		reply, err = next(service, context.WithValue(bounded, identityKey{}, c.who), c.decoder(dec), chain)
+		if failed := g.inspected(bounded, c, err); failed != nil {
+			return nil, failed
 		}
-		return next(service, context.WithValue(bounded, identityKey{}, c.who), decode, chain)
+		if err == nil && !c.who.seesParams() {
+			hideParams(reply.(proto.Message).ProtoReflect())
+		}
+		return reply, err
+	}
+}
+
+// decoder returns the function by which a generated handler decodes its request.
+func (c *call) decoder(dec func(any) error) func(any) error {
+	return func(v any) error {
+		r := &received{message: v}
+		if err := dec(r); err != nil {
+			return err
+		}
+		if r.err != nil {
+			return undecoded(r.err.Error())
+		}
+		c.request = v.(proto.Message)
+		return nil
 	}
 }
 
@@ -124,18 +140,35 @@ type call struct {
 	method string
 	began  time.Time
 	who    *Identity // nil until admitted
+	// request is nil until it is decoded.
+	request proto.Message
 }
 
-// admit authenticates the caller and checks its scope.
-func (g *gate) admit(ctx context.Context, scope Scope) (*Identity, error) {
-	id, err := g.bearers.identify(ctx, authorization(ctx))
+// name is "Service/Method".
+func (c *call) name() string { return strings.TrimPrefix(c.method, "/") }
+
+// admit authenticates the caller and checks that it has one of the needed scopes.
+func (g *gate) admit(ctx context.Context, need Scopes) (*Identity, error) {
+	id, err := g.identify(ctx, authorization(ctx))
 	if err != nil {
 		return nil, err
 	}
-	if id.Scope != scope {
+	switch id.scopes() & need {
+	case 0:
 		return nil, errScope
+	case InspectScope:
+		return g.inspect(ctx, id)
 	}
 	return id, nil
+}
+
+// scopes returns the caller's scopes with those that they include. Scopes of a tenant mean
+// nothing without one, those of the installation nothing with one.
+func (id *Identity) scopes() Scopes {
+	if id.Tenant.ID == 0 {
+		return id.Scopes.all() & OfInstallation
+	}
+	return id.Scopes.all() & OfTenant
 }
 
 func (g *gate) panicked(ctx context.Context, c *call, p any) error {
@@ -153,7 +186,7 @@ func (g *gate) finish(ctx context.Context, c *call, err error) error {
 		hidden, answer = false, status.FromContextError(context.Canceled).Err()
 	}
 	code, took := status.Code(answer), time.Since(c.began)
-	g.events.called(strings.TrimPrefix(c.method, "/"), code, took)
+	g.events.called(c.name(), code, took)
 	level := slog.LevelDebug
 	if hidden {
 		level = slog.LevelWarn

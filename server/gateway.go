@@ -69,7 +69,8 @@ func newGateway(g *gate, maxBody int64) (http.Handler, error) {
 // authenticates the caller again.
 func (g *gate) early(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := g.bearers.identify(r.Context(), r.Header.Values("Authorization")); err != nil {
+		r = r.WithContext(withCertificate(r.Context(), r.TLS))
+		if _, err := g.identify(r.Context(), r.Header.Values("Authorization")); err != nil {
 			c := &call{method: "/HTTP", began: time.Now()}
 			writeError(w, g.finish(r.Context(), c, err))
 			return
@@ -88,7 +89,7 @@ func (g *gate) early(next http.Handler) http.Handler {
 // would ignore query parameters.
 var queryAllowed = func() map[string]bool {
 	paths := map[string]bool{}
-	for full := range scopes {
+	for full := range access {
 		name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(full, "/"), "/", "."))
 		d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
 		if err != nil {
@@ -140,7 +141,7 @@ func serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
 // authorization, which the library always passes.
 func passedOn(header string) (string, bool) {
 	switch header {
-	case "Traceparent", "Tracestate":
+	case "Traceparent", "Tracestate", "Perceptor-Tenant":
 		return strings.ToLower(header), true
 	}
 	return "", false

@@ -356,5 +356,6 @@ const (
 	listTenants  = perceptorv1.AdminService_ListTenants_FullMethodName
 	createToken  = perceptorv1.AdminService_CreateToken_FullMethodName
 	listTokens   = perceptorv1.AdminService_ListTokens_FullMethodName
+	rotateToken  = perceptorv1.AdminService_RotateToken_FullMethodName
 	revokeToken  = perceptorv1.AdminService_RevokeToken_FullMethodName
 )

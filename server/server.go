@@ -103,6 +103,9 @@ type Server struct {
 	grpc   *grpc.Server
 	http   *http.Server
 	health *health
+
+	bearers     *bearers
+	revocations Revocations
 }
 
 // New returns a server that does not serve yet. It fails if the configuration
@@ -113,13 +116,15 @@ func New(c Config, d Deps) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	if d.Tasks == nil || d.Runs == nil || d.Dead == nil || d.Bulk == nil || d.Admin == nil || d.Auth == nil || d.Delivery == nil {
-		return nil, errors.New("server: all fields of Deps but Quotas, Assignment and Clock are required")
+		return nil, errors.New("server: all fields of Deps are required but those that may be nil")
 	}
 	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c)...), health: newHealth()}
 	g := &gate{
-		bearers: newBearers(d.Auth), log: c.Log, events: &s.config.Events,
+		bearers: newBearers(d.Auth), certificates: d.Certificates, inspections: d.Inspections, tenants: d.Admin,
+		log: c.Log, events: &s.config.Events,
 		timeout: c.CallTimeout, limit: int64(c.MaxCalls), methods: map[string]method{},
 	}
+	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
 	err := errors.Join(
 		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, quotas: quotasOf(d.Quotas, c.Log, g.events), tenants: d.Admin, limits: c.Limits, events: g.events, maxScan: c.MaxScan}),
 		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events}),
@@ -204,6 +209,12 @@ func (s *Server) Run(ctx context.Context) error {
 			l = tls.NewListener(l, withHTTP(s.config.TLS))
 		}
 		serve("HTTP", l, s.http.Serve)
+	}
+	if s.revocations != nil {
+		serving.Go(func() error {
+			s.bearers.revoked.poll(ctx, s.revocations, s.config.Log)
+			return nil
+		})
 	}
 	s.health.set(true)
 	<-ctx.Done()

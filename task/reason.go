@@ -57,6 +57,8 @@ const (
 	ReasonTenantNotFound     ErrorReason = "TENANT_NOT_FOUND"
 	ReasonTenantExists       ErrorReason = "TENANT_EXISTS"
 	ReasonTokenNotFound      ErrorReason = "TOKEN_NOT_FOUND"
+	ReasonTokenEnded         ErrorReason = "TOKEN_ENDED"
+	ReasonTooManyTokens      ErrorReason = "TOO_MANY_TOKENS"
 	ReasonTooManyPausedKinds ErrorReason = "TOO_MANY_PAUSED_KINDS"
 	ReasonQuotaAddRate       ErrorReason = "QUOTA_ADD_RATE"
 	ReasonQuotaMaxBacklog    ErrorReason = "QUOTA_MAX_BACKLOG"
@@ -78,6 +80,7 @@ const (
 	ReasonNoVirtualClock       ErrorReason = "NO_VIRTUAL_CLOCK"
 	ReasonClockStuck           ErrorReason = "CLOCK_STUCK"
 	ReasonClockUnavailable     ErrorReason = "CLOCK_UNAVAILABLE"
+	ReasonIssuerUnavailable    ErrorReason = "ISSUER_UNAVAILABLE"
 )
 
 // generalReasons holds the reason of errors that have none of their own, by code.
@@ -109,11 +112,12 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 			ReasonTokenNotFound, ReasonNoDispatcher},
 		AlreadyExists: {ReasonRequestIDReused, ReasonKeyReused, ReasonTenantExists},
 		FailedPrecondition: {ReasonTaskFinished, ReasonTaskNotFinished, ReasonTaskNotScheduled, ReasonTaskStarted, ReasonRunOpen,
-			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonNoAssignment,
+			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonTokenEnded, ReasonTooManyTokens, ReasonNoAssignment,
 			ReasonNoVirtualClock, ReasonClockStuck},
 		ResourceExhausted: {ReasonTooManyOperations, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonDatabaseBusy},
 		Unavailable: {ReasonTaskBusy, ReasonNewerProgram, ReasonDatabaseUnavailable, ReasonDatabaseStalled, ReasonKafkaUnavailable,
-			ReasonZooKeeperUnavailable, ReasonServerBusy, ReasonServerStopping, ReasonOutcomeUnknown, ReasonStrategyContended, ReasonClockUnavailable},
+			ReasonZooKeeperUnavailable, ReasonServerBusy, ReasonServerStopping, ReasonOutcomeUnknown, ReasonStrategyContended, ReasonClockUnavailable,
+			ReasonIssuerUnavailable},
 		DataLoss: {ReasonOperationDamaged},
 	} {
 		for _, reason := range reasons {

@@ -118,7 +118,7 @@ func serve(t testing.TB, listener net.Listener, o *options) {
 type auth struct{ tenant server.Tenant }
 
 func (a auth) Authenticate(context.Context, string) (server.Identity, error) {
-	return server.Identity{TokenID: "test", Scope: server.TenantScope, Tenant: a.tenant}, nil
+	return server.Identity{TokenID: "test", Scopes: server.TenantScope, Tenant: a.tenant}, nil
 }
 
 // Added returns the accepted tasks of the given kinds, or all, in the order of

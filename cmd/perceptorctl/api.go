@@ -50,7 +50,11 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 		return cli.Usagef("--address: %q is not host:port: %v", c.address, err)
 	}
 	defer conn.Close() //nolint:errcheck // nothing depends on it
-	return c.explain(f(metadata.AppendToOutgoingContext(cmd.Context(), "authorization", "Bearer "+secret), conn))
+	ctx := metadata.AppendToOutgoingContext(cmd.Context(), "authorization", "Bearer "+secret)
+	if c.inspect != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "perceptor-tenant", c.inspect)
+	}
+	return c.explain(f(ctx, conn))
 }
 
 // within bounds each call: a list may need many.
@@ -89,7 +93,7 @@ func (c *ctl) secret() (string, error) {
 const (
 	tokenHint = "set --token-file, --token or PERCEPTOR_TOKEN; to create the first admin token, run perceptorctl token create --admin --direct"
 	clearHint = "set --tls or --tls-ca-file; --insecure allows it, for example where a service mesh encrypts"
-	scopeHint = "commands about tenants and tokens need an admin token, those about tasks a token of the tenant"
+	scopeHint = "commands about tenants and tokens need an admin token, those about tasks a token of the tenant with the scope for the call; docs/security.md has the table"
 )
 
 func (c *ctl) credentials() (credentials.TransportCredentials, error) {

@@ -22,6 +22,7 @@ func main() { os.Exit(cli.Main(newCommand())) }
 // ctl is what the commands share: the flags of all of them.
 type ctl struct {
 	address, token, tokenFile string
+	inspect                   string
 	tls, insecure             bool
 	caFile, certFile, keyFile string
 	output                    string
@@ -41,6 +42,7 @@ func newCommand() *cobra.Command {
 	f.StringVar(&c.address, "address", cli.Getenv("PERCEPTOR_ADDRESS", "localhost:7070"), "host:port of the gRPC API; also PERCEPTOR_ADDRESS")
 	f.StringVar(&c.token, "token", "", "token for the API; also PERCEPTOR_TOKEN")
 	f.StringVar(&c.tokenFile, "token-file", "", "file with the token")
+	f.StringVar(&c.inspect, "inspect", "", "read the tasks of this tenant, without params, with a token of the scope inspect; each call is recorded")
 	f.BoolVar(&c.tls, "tls", false, "use TLS for the API")
 	f.StringVar(&c.caFile, "tls-ca-file", "", "file of the certificates that sign the API's certificate; implies --tls (default: the system's)")
 	f.StringVar(&c.certFile, "tls-cert-file", "", "file of a certificate to present to the API; implies --tls")

@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/internal/app"
@@ -17,18 +21,19 @@ import (
 )
 
 func (c *ctl) tokenCommand() *cobra.Command {
-	return group("token", "Create, list and revoke tokens", c.tokenCreate(), c.tokenList(), c.tokenRevoke())
+	return group("token", "Create, list, rotate and revoke tokens", c.tokenCreate(), c.tokenList(), c.tokenRotate(), c.tokenRevoke())
 }
 
 func (c *ctl) tokenCreate() *cobra.Command {
-	t := &perceptorv1.Token{Scope: perceptorv1.Token_TENANT}
+	t := &perceptorv1.Token{}
 	var admin, direct bool
 	var expires string
+	var scopes []string
 	cmd := &cobra.Command{
 		Use: "create", Short: "Create a token and print its secret once", Args: cobra.NoArgs,
 		Long: "Create a token and print its secret once. With --direct the command writes to Postgres, using the configuration\n" +
 			"of the programs, and needs no API: use it for the first admin token.",
-		Example: "  perceptorctl token create --admin --direct\n  perceptorctl token create --tenant acme --expires +720h",
+		Example: "  perceptorctl token create --admin --direct\n  perceptorctl token create --tenant acme --scope add,read --expires +720h",
 	}
 	create := func(cmd *cobra.Command, conf *config.Config) (err error) {
 		if t.ExpireTime, err = instant("expires", expires); err != nil {
@@ -42,7 +47,7 @@ func (c *ctl) tokenCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.showSecret(cmd, created)
+			return c.showSecret(cmd, created.Token, created.Secret, created)
 		})
 	}
 	cli.ConfigFlags(cmd, 0, create, "postgres")
@@ -51,10 +56,13 @@ func (c *ctl) tokenCreate() *cobra.Command {
 		switch {
 		case admin && t.Tenant != "":
 			return cli.Usagef("--admin and --tenant are both given")
-		case !admin && t.Tenant == "":
-			return cli.Usagef("set --tenant NAME or --admin")
-		case admin:
-			t.Scope = perceptorv1.Token_ADMIN
+		case admin && len(scopes) > 0:
+			return cli.Usagef("--admin and --scope are both given")
+		case !admin && t.Tenant == "" && len(scopes) == 0:
+			return cli.Usagef("set --tenant NAME, --admin or --scope")
+		}
+		if err := setScopes(t, scopes, admin); err != nil {
+			return err
 		}
 		if !direct { // the API's side needs no configuration
 			return create(cmd, nil)
@@ -62,11 +70,12 @@ func (c *ctl) tokenCreate() *cobra.Command {
 		return load(cmd, args)
 	}
 	f := cmd.Flags()
-	f.StringVar(&t.Tenant, "tenant", "", "tenant whose tasks and runs the token gives access to")
+	f.StringVar(&t.Tenant, "tenant", "", "tenant whose tasks and runs the token gives access to (default with a token of the scope tenant_admin: its own)")
 	f.BoolVar(&admin, "admin", false, "create an admin token, for tenants and tokens")
+	f.StringSliceVar(&scopes, "scope", nil, "scopes of a tenant: tenant (the default), or of add, read, operate, listen, tenant_admin; without a tenant: admin, admin_read, inspect")
 	f.BoolVar(&direct, "direct", false, "write to Postgres instead of calling the API")
 	f.StringVar(&t.Description, "description", "", "purpose of the token")
-	f.StringVar(&expires, "expires", "", "expiry of the token: an instant such as 2026-01-31T12:00:00Z, or +720h (default never)")
+	f.StringVar(&expires, "expires", "", "expiry of the token: an instant such as 2026-01-31T12:00:00Z, or +720h (default, and the most: taskd.tokens.max_lifetime)")
 	return cmd
 }
 
@@ -88,16 +97,40 @@ func (c *ctl) createDirect(cmd *cobra.Command, conf *config.Config, t *perceptor
 		return err
 	}
 	defer cluster.Close()
-	want := control.Token{Scope: control.Scope(t.Scope), Tenant: t.Tenant, Description: t.Description, ExpiresAt: task.Never}
+	want := control.Token{Tenant: t.Tenant, Description: t.Description, ExpiresAt: task.Never}
+	for _, one := range t.Scopes {
+		want.Scopes |= 1 << one
+	}
 	if t.ExpireTime != nil {
 		want.ExpiresAt = task.At(t.ExpireTime.AsTime())
 	}
-	created, secret, err := control.New(cluster, nil).CreateToken(ctx, want)
+	created, secret, err := control.New(cluster, nil).CreateTokenWithin(ctx, want, conf.Taskd.Tokens.MaxLifetime)
 	if err != nil {
 		return domainError(err)
 	}
 	t.Id, t.CreateTime = created.ID, timestamppb.New(created.CreatedAt.Time())
-	return c.showSecret(cmd, &perceptorv1.CreateTokenResponse{Token: t, Secret: secret})
+	if created.ExpiresAt != task.Never {
+		t.ExpireTime = timestamppb.New(created.ExpiresAt.Time())
+	}
+	return c.showSecret(cmd, t, secret, &perceptorv1.CreateTokenResponse{Token: t, Secret: secret})
+}
+
+// setScopes sets the scopes of a new token.
+func setScopes(t *perceptorv1.Token, names []string, admin bool) error {
+	switch {
+	case admin:
+		names = []string{"admin"}
+	case len(names) == 0:
+		names = []string{"tenant"}
+	}
+	for _, name := range names {
+		n, ok := perceptorv1.Token_Scope_value[enumWord(name)]
+		if !ok || n == 0 {
+			return cli.Usagef("--scope: %q is not a scope", name)
+		}
+		t.Scopes = append(t.Scopes, perceptorv1.Token_Scope(n))
+	}
+	return nil
 }
 
 func needPostgres(conf *config.Config) error {
@@ -109,12 +142,12 @@ func needPostgres(conf *config.Config) error {
 
 // showSecret prints the secret alone on standard output, so that it can be
 // taken into a variable, and what it is on standard error.
-func (c *ctl) showSecret(cmd *cobra.Command, r *perceptorv1.CreateTokenResponse) error {
+func (c *ctl) showSecret(cmd *cobra.Command, t *perceptorv1.Token, secret string, answer proto.Message) error {
 	if c.output == "json" {
-		return c.show(cmd, r, nil)
+		return c.show(cmd, answer, nil)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "token %s created; this is its secret, which is not shown again:\n", r.Token.Id)
-	_, err := fmt.Fprintln(cmd.OutOrStdout(), r.Secret)
+	fmt.Fprintf(cmd.ErrOrStderr(), "token %s created, valid until %s; this is its secret, which is not shown again:\n", t.Id, timeCell(t.ExpireTime))
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), secret)
 	return err
 }
 
@@ -142,9 +175,35 @@ func (c *ctl) tokenList() *cobra.Command {
 	return cmd
 }
 
+func (c *ctl) tokenRotate() *cobra.Command {
+	var overlap time.Duration
+	var expires string
+	cmd := &cobra.Command{
+		Use: "rotate ID", Short: "Replace a token by one with the same scopes, and revoke it after an overlap", Args: cobra.ExactArgs(1),
+		Example: "  perceptorctl token rotate pct_k4f2xw7q1m3n --overlap 48h",
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			r := &perceptorv1.RotateTokenRequest{Id: args[0], Overlap: durationpb.New(overlap)}
+			if r.ExpireTime, err = instant("expires", expires); err != nil {
+				return err
+			}
+			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+				rotated, err := perceptorv1.NewAdminServiceClient(conn).RotateToken(ctx, r)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "token %s is revoked at %s\n", args[0], timeCell(rotated.Replaced.RevokeTime))
+				return c.showSecret(cmd, rotated.Token, rotated.Secret, rotated)
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long the replaced token still works")
+	cmd.Flags().StringVar(&expires, "expires", "", "expiry of the new token, as of token create")
+	return cmd
+}
+
 func (c *ctl) tokenRevoke() *cobra.Command {
 	return &cobra.Command{
-		Use: "revoke ID", Short: "Revoke a token; calls with it are refused within 5 s", Args: cobra.ExactArgs(1),
+		Use: "revoke ID", Short: "Revoke a token; calls with it are refused within 1 s", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				t, err := perceptorv1.NewAdminServiceClient(conn).RevokeToken(ctx, &perceptorv1.RevokeTokenRequest{Id: args[0]})
@@ -158,9 +217,14 @@ func (c *ctl) tokenRevoke() *cobra.Command {
 }
 
 func tokenTable(tokens ...*perceptorv1.Token) *table {
-	t := &table{head: []string{"ID", "SCOPE", "TENANT", "CREATED", "EXPIRES", "REVOKED", "DESCRIPTION"}}
+	t := &table{head: []string{"ID", "SCOPES", "TENANT", "CREATED", "EXPIRES", "REVOKED", "LAST USED", "DESCRIPTION"}}
 	for _, x := range tokens {
-		t.add(x.Id, x.Scope.String(), textCell(x.Tenant), timeCell(x.CreateTime), timeCell(x.ExpireTime), timeCell(x.RevokeTime), textCell(x.Description))
+		var scopes []string
+		for _, one := range x.Scopes {
+			scopes = append(scopes, one.String())
+		}
+		t.add(x.Id, strings.Join(scopes, "+"), textCell(x.Tenant), timeCell(x.CreateTime), timeCell(x.ExpireTime),
+			timeCell(x.RevokeTime), timeCell(x.LastUseTime), textCell(x.Description))
 	}
 	return t
 }

@@ -122,13 +122,13 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	if err != nil {
 		return err
 	}
-	tenants := &tenants{store: a.control, topics: a.topics, shards: a.shards}
+	tenants := &tenants{store: a.control, topics: a.topics, shards: a.shards, tokenLifetime: c.Tokens.MaxLifetime}
 	a.server, err = server.New(server.Config{
 		GRPC: countClearText(a.o.GRPC, tls, refused), HTTP: countClearText(a.o.HTTP, tls, refused), TLS: tls, Log: a.o.Log,
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout, RecordRetention: a.o.Config.Kafka.Retention},
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),
-	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server()})
+	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked})
 	return err
 }
 
@@ -143,11 +143,12 @@ func (a *API) delivery(t server.Tenant) server.Delivery {
 
 func apiEvents(m *telemetry.API) server.Events {
 	return server.Events{
-		Called:    func(method string, code codes.Code, took time.Duration) { m.Called(method, code.String(), took) },
-		Added:     func(tenant string, t task.Type, n int) { m.Added(tenant, t.String(), n) },
-		Refused:   m.Refused,
-		OverQuota: m.OverQuota,
-		Replied:   func(tenant, op string, c task.Code, n int) { m.Replied(tenant, op, c.String(), n) },
+		Called:       func(method string, code codes.Code, took time.Duration) { m.Called(method, code.String(), took) },
+		Added:        func(tenant string, t task.Type, n int) { m.Added(tenant, t.String(), n) },
+		Refused:      m.Refused,
+		OverQuota:    m.OverQuota,
+		LoginRefused: m.LoginRefused,
+		Replied:      func(tenant, op string, c task.Code, n int) { m.Replied(tenant, op, c.String(), n) },
 	}
 }
 

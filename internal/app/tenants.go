@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/server"
@@ -18,6 +19,8 @@ type tenants struct {
 	store  *control.Store
 	topics *delivery.Topics
 	shards *shards.Store
+	// tokenLifetime bounds the lifetime of new tokens; 0: no bound.
+	tokenLifetime time.Duration
 }
 
 var (
@@ -93,9 +96,9 @@ func (t *tenants) Tenants(ctx context.Context, after string, limit int) ([]serve
 }
 
 func (t *tenants) CreateToken(ctx context.Context, want server.Token) (server.Token, string, error) {
-	created, secret, err := t.store.CreateToken(ctx, control.Token{
-		Scope: control.Scope(want.Scope), Tenant: want.Tenant, Description: want.Description, ExpiresAt: want.ExpiresAt,
-	})
+	created, secret, err := t.store.CreateTokenWithin(ctx, control.Token{
+		Scopes: control.Scopes(want.Scopes), Tenant: want.Tenant, Description: want.Description, ExpiresAt: want.ExpiresAt,
+	}, t.tokenLifetime)
 	return token(created), secret, err
 }
 
@@ -108,8 +111,15 @@ func (t *tenants) Tokens(ctx context.Context, tenant, after string, limit int) (
 	return out, err
 }
 
-func (t *tenants) RevokeToken(ctx context.Context, id string) (server.Token, error) {
-	revoked, err := t.store.RevokeToken(ctx, id)
+func (t *tenants) RotateToken(ctx context.Context, r server.Rotation) (successor, replaced server.Token, secret string, err error) {
+	made, old, secret, err := t.store.RotateToken(ctx, control.Rotation{
+		ID: r.ID, Tenant: r.Tenant, Overlap: r.Overlap, ExpiresAt: r.ExpiresAt, Lifetime: t.tokenLifetime,
+	})
+	return token(made), token(old), secret, err
+}
+
+func (t *tenants) RevokeToken(ctx context.Context, id string, tenant int32) (server.Token, error) {
+	revoked, err := t.store.RevokeToken(ctx, id, tenant)
 	return token(revoked), err
 }
 
@@ -118,11 +128,17 @@ func (t *tenants) Authenticate(ctx context.Context, secret string) (server.Ident
 	if err != nil {
 		return server.Identity{}, err
 	}
-	id := server.Identity{TokenID: who.TokenID, Scope: server.Scope(who.Scope)}
-	if id.Scope == server.TenantScope {
-		id.Tenant = t.tenant(who.Tenant)
+	return t.identity(who.TokenID, server.Scopes(who.Scopes), who.Tenant, who.Left), nil
+}
+
+// identity returns the identity of a caller for the scopes of a tenant, or for those of the
+// installation if the tenant's ID is 0.
+func (t *tenants) identity(name string, scopes server.Scopes, of control.Tenant, left time.Duration) server.Identity {
+	id := server.Identity{TokenID: name, Scopes: scopes, Left: left}
+	if of.ID != 0 {
+		id.Tenant = t.tenant(of)
 	}
-	return id, nil
+	return id
 }
 
 func (t *tenants) tenant(c control.Tenant) server.Tenant {
@@ -134,8 +150,8 @@ func (t *tenants) tenant(c control.Tenant) server.Tenant {
 
 func token(c control.Token) server.Token {
 	return server.Token{
-		ID: c.ID, Scope: server.Scope(c.Scope), Tenant: c.Tenant, Description: c.Description,
-		ExpiresAt: c.ExpiresAt, CreatedAt: c.CreatedAt, RevokedAt: c.RevokedAt,
+		ID: c.ID, Scopes: server.Scopes(c.Scopes), Tenant: c.Tenant, Description: c.Description,
+		ExpiresAt: c.ExpiresAt, CreatedAt: c.CreatedAt, RevokedAt: c.RevokedAt, LastUsedAt: c.LastUsedAt,
 	}
 }
 

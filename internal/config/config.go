@@ -143,7 +143,13 @@ type Taskd struct {
 	MaxRequestBytes int           `key:"max_request_bytes" default:"8388608" doc:"The largest request, in bytes."`
 	MaxListScan     int           `key:"max_list_scan" default:"1000000" doc:"The most tasks that a listing by kind, type or tags may read; ten times as many with a range of due times. A listing that would read more gets LIST_TOO_LARGE."`
 	CallTimeout     time.Duration `key:"call_timeout" default:"30s" doc:"Cancels a call that takes longer."`
+	Tokens          Tokens        `key:"tokens" doc:"The tokens that callers use."`
 	TLS             ServerTLS     `key:"tls" doc:"TLS for the gRPC and HTTP APIs. Needed to listen on other than loopback. The files are read again when they change."`
+}
+
+// Tokens configures the tokens of callers.
+type Tokens struct {
+	MaxLifetime time.Duration `key:"max_lifetime" default:"8760h" doc:"How long a new token is valid at most, and unless it is created with an expiry. 0s: no limit."`
 }
 
 // ServerTLS configures TLS of the API.

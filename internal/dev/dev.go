@@ -194,11 +194,11 @@ func (in *installation) join(ctx context.Context) (err error) {
 	if err := in.makeTenant(ctx); err != nil {
 		return err
 	}
-	tenant := control.Token{Scope: control.TenantScope, Tenant: tenantName, Description: "taskd dev", ExpiresAt: task.Never}
+	tenant := control.Token{Scopes: control.TenantScope, Tenant: tenantName, Description: "taskd dev", ExpiresAt: task.Never}
 	if in.token, err = in.makeToken(ctx, "token", tenant); err != nil {
 		return err
 	}
-	admin := control.Token{Scope: control.AdminScope, Description: "taskd dev", ExpiresAt: task.Never}
+	admin := control.Token{Scopes: control.AdminScope, Description: "taskd dev", ExpiresAt: task.Never}
 	in.admin, err = in.makeToken(ctx, "admin-token", admin)
 	return err
 }

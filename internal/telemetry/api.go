@@ -11,6 +11,7 @@ import (
 type API struct {
 	added, refused, overQuota *prometheus.CounterVec
 	replies, dead, missed     *prometheus.CounterVec
+	logins                    *prometheus.CounterVec
 	calls                     *prometheus.HistogramVec
 }
 
@@ -22,9 +23,10 @@ func NewAPI(r prometheus.Registerer) *API {
 		overQuota: counters("tasks_over_quota_total", "Tasks refused because they exceed a quota of their tenant.", "tenant", "quota"),
 		replies:   counters("run_replies_total", "Answers to calls of listeners about runs; op is start, heartbeat, report or hand_back.", "tenant", "op", "code"),
 		dead:      counters("runs_dead_reported_total", "Runs that became dead by a reported result.", "reason"),
+		logins:    counters("logins_refused_total", "Credentials that were refused, by reason; docs/security.md explains the reasons.", "reason"),
 		calls:     histograms("call_duration_seconds", "Duration of API calls.", latencyBuckets, "method", "code"),
 	}
-	r.MustRegister(m.added, m.refused, m.overQuota, m.replies, m.dead, m.calls)
+	r.MustRegister(m.added, m.refused, m.overQuota, m.replies, m.dead, m.logins, m.calls)
 	m.missed = missed(r)
 	return m
 }
@@ -71,6 +73,9 @@ func (m *API) Replied(tenant, op, code string, n int) {
 
 // Died counts a run that became dead by a reported result.
 func (m *API) Died(reason string) { m.dead.WithLabelValues(reason).Inc() }
+
+// LoginRefused counts credentials that were refused.
+func (m *API) LoginRefused(why string) { m.logins.WithLabelValues(why).Inc() }
 
 // Called observes the duration of a call.
 func (m *API) Called(method, code string, took time.Duration) {

@@ -81,7 +81,7 @@ func (s *Stack) Tenant(tb testing.TB) *Tenant {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	_, t.Token, err = s.api.Control().CreateToken(ctx, control.Token{Scope: control.TenantScope, Tenant: t.Name, Description: tb.Name(), ExpiresAt: task.Never})
+	_, t.Token, err = s.api.Control().CreateToken(ctx, control.Token{Scopes: control.TenantScope, Tenant: t.Name, Description: tb.Name(), ExpiresAt: task.Never})
 	if err != nil {
 		tb.Fatal(err)
 	}

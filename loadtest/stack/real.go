@@ -211,7 +211,7 @@ func (r *realStack) prepare(ctx context.Context) (admin string, err error) {
 		return "", fmt.Errorf("migrate: %w", err)
 	}
 	_, admin, err = control.New(cluster, slog.New(slog.DiscardHandler)).CreateToken(ctx,
-		control.Token{Scope: control.AdminScope, Description: "load test", ExpiresAt: task.Never})
+		control.Token{Scopes: control.AdminScope, Description: "load test", ExpiresAt: task.Never})
 	if err != nil {
 		return "", fmt.Errorf("create admin token: %w", err)
 	}

@@ -33,16 +33,28 @@ CREATE TABLE deleted_tenant (
 CREATE TABLE token (
   id          text NOT NULL,          -- public; the secret begins with it
   secret_hash bytea NOT NULL,         -- SHA-256 of the secret
-  scope       int2 NOT NULL,          -- 1 TENANT, 2 ADMIN
-  tenant_uid  uuid,                   -- NULL: ADMIN
+  scopes      int4 NOT NULL,          -- a bit for each scope: 1 << its number in the API
+  tenant_uid  uuid,                   -- NULL: the scopes are those of the installation
   description text NOT NULL,
   created_at  int8 NOT NULL,
   expires_at  int8,
-  revoked_at  int8,
+  revoked_at  int8,                   -- in the future: a successor replaces it until then
   CONSTRAINT token_pkey PRIMARY KEY (id),
-  CONSTRAINT token_scope CHECK ((scope = 1) = (tenant_uid IS NOT NULL) AND scope IN (1, 2)),
+  -- A tenant's scopes: TENANT, ADD, READ, OPERATE, LISTEN, TENANT_ADMIN. Others: ADMIN, ADMIN_READ, INSPECT.
+  CONSTRAINT token_scopes CHECK (scopes <> 0 AND scopes & ~CASE WHEN tenant_uid IS NULL THEN 772 ELSE 250 END = 0),
   CONSTRAINT token_hash CHECK (length(secret_hash) = 32)
 );
+CREATE INDEX token_tenant ON token (tenant_uid);
+CREATE INDEX token_revoked ON token (revoked_at) WHERE revoked_at IS NOT NULL;
+
+-- When tokens were last used. Only database 0 has rows, so that a use is one write. They may
+-- be lost.
+CREATE TABLE token_use (
+  token_id text NOT NULL,
+  used_at  int8 NOT NULL,
+  CONSTRAINT token_use_pkey PRIMARY KEY (token_id),
+  CONSTRAINT token_use_token FOREIGN KEY (token_id) REFERENCES token ON DELETE CASCADE
+) WITH (fillfactor = 50);
 
 -- The version of all tenants' settings in this database. A transaction that changes a
 -- tenant raises the version. It takes, exclusively, the advisory lock that claims share.
@@ -101,4 +113,4 @@ CREATE TABLE capped_run (
 );
 
 -- +goose Down
-DROP TABLE capped_run, cap_fence, cap_lease, token_bucket, settings, token, deleted_tenant, tenant;
+DROP TABLE capped_run, cap_fence, cap_lease, token_bucket, settings, token_use, token, deleted_tenant, tenant;

@@ -22,17 +22,20 @@ const (
 	writeTimeout = 3 * time.Second
 	// syncEvery is the time between two Syncs of [Store.Run].
 	syncEvery = 30 * time.Second
+	// purgeRounds is how many Syncs of [Store.Run] lie between two purges of tokens: an hour.
+	purgeRounds = 120
 	// syncPage is the number of rows that a Sync reads at once.
 	syncPage = 1000
 )
 
-// Scope says which calls a token allows. The numbers are stored.
-type Scope int16
+// Scopes says which calls a token allows: a bit for each scope, 1 << its number in the API.
+// The numbers are stored; this package gives them no meaning.
+type Scopes int32
 
-// The scopes.
+// Scopes of the tokens that programs of the installation create for themselves.
 const (
-	TenantScope Scope = sql.TenantScope // the tasks and runs of one tenant
-	AdminScope  Scope = sql.AdminScope  // tenants and tokens
+	TenantScope Scopes = 1 << 1 // the tasks and runs of one tenant
+	AdminScope  Scopes = 1 << 2 // the installation
 )
 
 // Tenant is a customer of the system.
@@ -66,22 +69,28 @@ type TenantChange struct {
 
 // Token is a credential without its secret.
 type Token struct {
-	ID    string
-	Scope Scope
-	// Tenant is the tenant's name, for TenantScope.
+	ID     string
+	Scopes Scopes
+	// Tenant is the name of the tenant to which the scopes apply; "": the installation.
 	Tenant      string
 	Description string
-	// ExpiresAt and RevokedAt are [task.Never] if the token does not expire or is not revoked.
+	// ExpiresAt and RevokedAt are [task.Never] if the token does not expire or is not
+	// revoked. A RevokedAt in the future is the end of the overlap of a rotation.
 	ExpiresAt task.Instant
 	CreatedAt task.Instant
 	RevokedAt task.Instant
+	// LastUsedAt is up to a minute old. [task.Never]: it was not used, or the use is lost.
+	LastUsedAt task.Instant
 }
 
-// Identity is the holder of a secret. Tenant is set for TenantScope only.
+// Identity is the holder of a secret.
 type Identity struct {
 	TokenID string
-	Scope   Scope
-	Tenant  Tenant
+	Scopes  Scopes
+	// Tenant is the zero value if the scopes are those of the installation.
+	Tenant Tenant
+	// Left is the time until the token ends; 0: it does not end.
+	Left time.Duration
 }
 
 // Store accesses the copies in the 16 databases. It is safe for concurrent use. Its errors
@@ -96,6 +105,7 @@ type Store struct {
 	trusted [task.Databases]atomic.Int64
 	// conflicts counts the differences that [Store.Sync] could not explain by a missed change.
 	conflicts atomic.Int64
+	uses      uses
 }
 
 // New returns the store of a cluster. log nil: [slog.Default].

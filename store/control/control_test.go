@@ -179,26 +179,26 @@ func TestUnknownTenantIsNotFound(t *testing.T) {
 	s, _ := setup(t)
 	_, err := s.Tenant(t.Context(), "a")
 	wantCode(t, err, task.NotFound)
-	_, _, err = s.CreateToken(t.Context(), Token{Scope: TenantScope, Tenant: "a", ExpiresAt: task.Never})
+	_, _, err = s.CreateToken(t.Context(), Token{Scopes: TenantScope, Tenant: "a", ExpiresAt: task.Never})
 	wantCode(t, err, task.NotFound)
-	_, err = s.RevokeToken(t.Context(), "pct_nothing")
+	_, err = s.RevokeToken(t.Context(), "pct_nothing", 0)
 	wantCode(t, err, task.NotFound)
 }
 
 func TestSecretTellsWhoCalls(t *testing.T) {
 	s, cluster := setup(t)
 	owner := tenant(t, s, "a")
-	created, secret := token(t, s, Token{Scope: TenantScope, Tenant: "a", Description: "test"})
+	created, secret := token(t, s, Token{Scopes: TenantScope, Tenant: "a", Description: "test"})
 	if !strings.HasPrefix(secret, created.ID+"_") || len(secret) != len(created.ID)+44 {
 		t.Errorf("the secret of %s has %d characters", created.ID, len(secret))
 	}
 	who, err := s.Authenticate(t.Context(), secret)
-	if err != nil || who.TokenID != created.ID || who.Scope != TenantScope || !reflect.DeepEqual(who.Tenant, owner) {
+	if err != nil || who.TokenID != created.ID || who.Scopes != TenantScope || !reflect.DeepEqual(who.Tenant, owner) {
 		t.Errorf("got %+v, %v", who, err)
 	}
-	_, admin := token(t, s, Token{Scope: AdminScope})
+	_, admin := token(t, s, Token{Scopes: AdminScope})
 	who, err = s.Authenticate(t.Context(), admin)
-	if err != nil || who.Scope != AdminScope || who.Tenant.ID != 0 {
+	if err != nil || who.Scopes != AdminScope || who.Tenant.ID != 0 {
 		t.Errorf("admin: got %+v, %v", who, err)
 	}
 	// Only the hash is stored.
@@ -215,12 +215,12 @@ func TestSecretTellsWhoCalls(t *testing.T) {
 func TestBadSecretsAreAnsweredAlike(t *testing.T) {
 	s, cluster := setup(t)
 	tenant(t, s, "a")
-	good, secret := token(t, s, Token{Scope: TenantScope, Tenant: "a"})
-	revoked, revokedSecret := token(t, s, Token{Scope: AdminScope})
-	if _, err := s.RevokeToken(t.Context(), revoked.ID); err != nil {
+	good, secret := token(t, s, Token{Scopes: TenantScope, Tenant: "a"})
+	revoked, revokedSecret := token(t, s, Token{Scopes: AdminScope})
+	if _, err := s.RevokeToken(t.Context(), revoked.ID, 0); err != nil {
 		t.Fatal(err)
 	}
-	expired, expiredSecret := token(t, s, Token{Scope: AdminScope, ExpiresAt: task.At(time.Now().Add(time.Hour))})
+	expired, expiredSecret := token(t, s, Token{Scopes: AdminScope, ExpiresAt: task.At(time.Now().Add(time.Hour))})
 	for d := range task.Databases {
 		in(t, cluster, d, "UPDATE token SET expires_at = now_ms() WHERE id = '"+expired.ID+"'")
 	}
@@ -257,7 +257,7 @@ func TestBadSecretsAreAnsweredAlike(t *testing.T) {
 
 func TestAnExpiryInThePastIsRefused(t *testing.T) {
 	s, cluster := setup(t)
-	_, _, err := s.CreateToken(t.Context(), Token{Scope: AdminScope, ExpiresAt: 1000})
+	_, _, err := s.CreateToken(t.Context(), Token{Scopes: AdminScope, ExpiresAt: 1000})
 	wantCode(t, err, task.InvalidArgument)
 	if !strings.Contains(err.Error(), "token.expire_time: 1970-01-01T00:00:01.000Z has passed") {
 		t.Error(err)
@@ -271,9 +271,9 @@ func TestTokensAreListedByTenant(t *testing.T) {
 	s, _ := setup(t)
 	tenant(t, s, "a")
 	tenant(t, s, "b")
-	mine, _ := token(t, s, Token{Scope: TenantScope, Tenant: "a", Description: "x"})
-	token(t, s, Token{Scope: TenantScope, Tenant: "b"})
-	token(t, s, Token{Scope: AdminScope})
+	mine, _ := token(t, s, Token{Scopes: TenantScope, Tenant: "a", Description: "x"})
+	token(t, s, Token{Scopes: TenantScope, Tenant: "b"})
+	token(t, s, Token{Scopes: AdminScope})
 	got, err := s.Tokens(t.Context(), "a", "", 10)
 	if err != nil || len(got) != 1 || got[0] != mine {
 		t.Errorf("got %+v, %v; want %+v", got, err, mine)
@@ -290,12 +290,12 @@ func TestTokensAreListedByTenant(t *testing.T) {
 
 func TestARevokedTokenStaysAsItWasRevokedFirst(t *testing.T) {
 	s, cluster := setup(t)
-	created, _ := token(t, s, Token{Scope: AdminScope})
-	first, err := s.RevokeToken(t.Context(), created.ID)
+	created, _ := token(t, s, Token{Scopes: AdminScope})
+	first, err := s.RevokeToken(t.Context(), created.ID, 0)
 	if err != nil || first.RevokedAt == task.Never {
 		t.Fatalf("got %+v, %v", first, err)
 	}
-	again, err := s.RevokeToken(t.Context(), created.ID)
+	again, err := s.RevokeToken(t.Context(), created.ID, 0)
 	if err != nil || again != first {
 		t.Errorf("got %+v, %v; want %+v", again, err, first)
 	}
@@ -308,9 +308,9 @@ func TestSyncMakesAllDatabasesTheUnion(t *testing.T) {
 	s, cluster := setup(t)
 	tenant(t, s, "a")
 	tenant(t, s, "b")
-	one, secret := token(t, s, Token{Scope: TenantScope, Tenant: "a"})
-	token(t, s, Token{Scope: TenantScope, Tenant: "b"})
-	if _, err := s.RevokeToken(t.Context(), one.ID); err != nil {
+	one, secret := token(t, s, Token{Scopes: TenantScope, Tenant: "a"})
+	token(t, s, Token{Scopes: TenantScope, Tenant: "b"})
+	if _, err := s.RevokeToken(t.Context(), one.ID, 0); err != nil {
 		t.Fatal(err)
 	}
 	in(t, cluster, 0, "DELETE FROM token")
@@ -350,8 +350,8 @@ func TestOneServerAway(t *testing.T) {
 	s, cluster := open(t, store.Server{DSN: testenv.Database(t), Databases: lower}, store.Server{DSN: away.DSN(), Databases: upper})
 	createTables(t, cluster)
 	tenant(t, s, "a")
-	victim, victimSecret := token(t, s, Token{Scope: TenantScope, Tenant: "a"})
-	_, secret := token(t, s, Token{Scope: TenantScope, Tenant: "a"})
+	victim, victimSecret := token(t, s, Token{Scopes: TenantScope, Tenant: "a"})
+	_, secret := token(t, s, Token{Scopes: TenantScope, Tenant: "a"})
 	stop(t, away)
 
 	if _, err := s.Authenticate(t.Context(), secret); err != nil {
@@ -362,9 +362,9 @@ func TestOneServerAway(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "the tenant is created, but not in all databases yet") {
 		t.Error(err)
 	}
-	_, _, err = s.CreateToken(t.Context(), Token{Scope: AdminScope, Description: "nobody has it", ExpiresAt: task.Never})
+	_, _, err = s.CreateToken(t.Context(), Token{Scopes: AdminScope, Description: "nobody has it", ExpiresAt: task.Never})
 	wantCode(t, err, task.Unavailable)
-	_, err = s.RevokeToken(t.Context(), victim.ID)
+	_, err = s.RevokeToken(t.Context(), victim.ID, 0)
 	wantCode(t, err, task.Unavailable)
 	_, err = s.Authenticate(t.Context(), victimSecret)
 	wantCode(t, err, task.NotFound)
@@ -394,12 +394,12 @@ func TestADatabaseThatWasAwayIsAskedLast(t *testing.T) {
 	}
 	s, cluster := open(t, store.Server{DSN: first.DSN(), Databases: []int{0}}, store.Server{DSN: testenv.Database(t), Databases: rest})
 	createTables(t, cluster)
-	victim, secret := token(t, s, Token{Scope: AdminScope})
+	victim, secret := token(t, s, Token{Scopes: AdminScope})
 	stop(t, first)
 	if _, err := s.Authenticate(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.RevokeToken(t.Context(), victim.ID)
+	_, err := s.RevokeToken(t.Context(), victim.ID, 0)
 	wantCode(t, err, task.Unavailable)
 	for _, d := range rest {
 		in(t, cluster, d, "UPDATE token SET revoked_at = 1")
@@ -421,7 +421,7 @@ func TestSettingsOfATenantChangeEverywhere(t *testing.T) {
 	if made.History != task.HistoryFailures || made.Version != 1 {
 		t.Fatalf("made %+v", made)
 	}
-	_, secret := token(t, s, Token{Scope: TenantScope, Tenant: "a"})
+	_, secret := token(t, s, Token{Scopes: TenantScope, Tenant: "a"})
 	all, params := task.HistoryAll, 7
 	got, err := s.UpdateTenant(t.Context(), "a", TenantChange{History: &all, ParamsBytes: &params})
 	if err != nil || got.History != all || got.ParamsBytes != 7 || got.Retention != made.Retention || got.Version != 2 || got.ID != made.ID {

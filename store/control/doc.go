@@ -9,10 +9,11 @@
 // completed: [Store.Sync] copies the rows of all reachable databases into those that
 // lack them. taskd runs it at its start and every 30 s ([Store.Run]).
 //
-// Rows never lose data. A tenant is inserted once and stays, and of two versions of its
-// settings the higher one wins. A token is inserted once and may then get a revoked_at,
-// of which the earliest wins. So copies may arrive late, twice and in any order, and the
-// union of all databases is always right.
+// Rows never lose data while they matter. A tenant is inserted once and stays, and of two
+// versions of its settings the higher one wins. A token is inserted once and may then get a
+// revoked_at, of which the earliest wins. It is deleted 30 days after its expiry, which every
+// copy has. So copies may arrive late, twice and in any order, and the union of all databases
+// is always right.
 //
 // # Reading
 //
@@ -27,4 +28,9 @@
 // bits. Up to the last "_" it is the token's id, which is public; the whole is
 // shown once, and only its SHA-256 is stored. An unknown, wrong, expired and
 // revoked secret are answered alike.
+//
+// A revoked_at may lie in the future: a rotation replaces a token by a successor and lets
+// both work for an overlap. A process that caches identities asks [Store.Revoked] often
+// and drops those that it names. When tokens were last used is kept in database 0 only, and
+// written every 30 s.
 package control

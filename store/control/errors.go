@@ -31,6 +31,10 @@ func domainError(err error) error {
 	switch pg.ConstraintName {
 	case "tenant_name_key":
 		return task.Errorf(task.ReasonTenantExists, "a tenant of this name exists")
+	case "token_scopes":
+		return &task.Error{Code: task.InvalidArgument, Message: "the token is not valid", Faults: []task.Fault{
+			{Field: "token.scopes", Message: "a token has scopes of a tenant, which it names, or scopes of the installation"},
+		}}
 	case "tenant_pkey", "token_pkey":
 		return away(err, "another call has drawn the same id")
 	}

@@ -21,7 +21,7 @@ func TestANumberThatDatabase0HasForgottenIsNotGivenToAnotherTenant(t *testing.T)
 	s, cluster := setup(t)
 	tenant(t, s, "first")
 	alice := tenant(t, s, "alice")
-	_, secret := token(t, s, Token{Scope: TenantScope, Tenant: "alice"})
+	_, secret := token(t, s, Token{Scopes: TenantScope, Tenant: "alice"})
 	in(t, cluster, 0, "DELETE FROM token; DELETE FROM tenant WHERE name = 'alice'")
 	bob := tenant(t, s, "bob")
 	if bob.ID == alice.ID {
@@ -123,7 +123,7 @@ func TestSettingsThatDifferUnderOneVersionAreToldAndSettled(t *testing.T) {
 func TestOfTwoTenantsWithOneNumberTheYoungerGetsAnother(t *testing.T) {
 	s, cluster := setup(t)
 	alice := tenant(t, s, "alice")
-	_, hers := token(t, s, Token{Scope: TenantScope, Tenant: "alice"})
+	_, hers := token(t, s, Token{Scopes: TenantScope, Tenant: "alice"})
 	const usurper = `DELETE FROM tenant; DELETE FROM token; INSERT INTO tenant (id, uid, name, max_params_bytes, default_retention_ms, created_at, history, version)
 		VALUES (%d, 'a0000000-0000-4000-8000-000000000000', 'bob', 1, 1, %d, 1, 1)`
 	in(t, cluster, 0, fmt.Sprintf(usurper, alice.ID, alice.CreatedAt+1000))
@@ -150,7 +150,7 @@ func TestARestoredDatabase0DoesNotReviveADeletedTenant(t *testing.T) {
 	s, cluster := setup(t)
 	tenant(t, s, "kept")
 	gone := tenant(t, s, "gone")
-	_, secret := token(t, s, Token{Scope: TenantScope, Tenant: "gone"})
+	_, secret := token(t, s, Token{Scopes: TenantScope, Tenant: "gone"})
 	in(t, cluster, 0, "CREATE TABLE old_tenant AS SELECT * FROM tenant; CREATE TABLE old_token AS SELECT * FROM token")
 	if err := s.DropTenant(t.Context(), gone.ID); err != nil {
 		t.Fatal(err)
@@ -179,13 +179,13 @@ func TestARestoredDatabase0DoesNotReviveADeletedTenant(t *testing.T) {
 
 func TestARevocationThatDatabase0HasLostIsHeeded(t *testing.T) {
 	s, cluster := setup(t)
-	revoked, secret := token(t, s, Token{Scope: AdminScope})
-	if _, err := s.RevokeToken(t.Context(), revoked.ID); err != nil {
+	revoked, secret := token(t, s, Token{Scopes: AdminScope})
+	if _, err := s.RevokeToken(t.Context(), revoked.ID, 0); err != nil {
 		t.Fatal(err)
 	}
-	lost, _ := token(t, s, Token{Scope: AdminScope})
+	lost, _ := token(t, s, Token{Scopes: AdminScope})
 	in(t, cluster, 0, "UPDATE token SET revoked_at = NULL; DELETE FROM token WHERE id = '"+lost.ID+"'")
-	if _, err := s.RevokeToken(t.Context(), lost.ID); err != nil {
+	if _, err := s.RevokeToken(t.Context(), lost.ID, 0); err != nil {
 		t.Errorf("a token that database 0 has lost cannot be revoked: %v", err)
 	}
 	_, err := s.Authenticate(t.Context(), secret)

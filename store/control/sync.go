@@ -14,13 +14,15 @@ import (
 )
 
 // Run calls [Store.Sync] at once and then every 30 s, until ctx is cancelled. Then it
-// returns nil. It logs the first failure and the recovery.
+// returns nil. It logs the first failure and the recovery. It also stores the uses of
+// tokens, and purges tokens that expired long ago.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(syncEvery)
 	defer tick.Stop()
 	failing := false
-	for {
+	for round := 0; ; round++ {
 		err := s.Sync(ctx)
+		s.maintainTokens(ctx, round%purgeRounds == 0)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -35,6 +37,17 @@ func (s *Store) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
+	}
+}
+
+// maintainTokens stores the uses of tokens and, if purge is true, removes expired ones.
+func (s *Store) maintainTokens(ctx context.Context, purge bool) {
+	err := s.recordUses(ctx)
+	if purge {
+		err = errors.Join(err, s.purgeTokens(ctx))
+	}
+	if err != nil && ctx.Err() == nil {
+		s.log.WarnContext(ctx, "uses of tokens cannot be stored, or expired tokens cannot be purged", "err", err)
 	}
 }
 

@@ -82,16 +82,34 @@ func (Tenant_History) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{0, 0}
 }
 
-// The set of calls that a token allows.
+// A set of calls that a token allows. docs/security.md has the calls of each
+// scope. TENANT, ADD, READ, OPERATE, LISTEN and TENANT_ADMIN apply to one
+// tenant, the others to the installation; a token has scopes of one kind.
 type Token_Scope int32
 
 const (
 	// Not allowed in a request.
 	Token_SCOPE_UNSPECIFIED Token_Scope = 0
-	// TaskService and RunService of one tenant.
+	// ADD, READ, OPERATE and LISTEN.
 	Token_TENANT Token_Scope = 1
-	// AdminService.
+	// Tenants, all tokens, the assignment and the virtual clock.
 	Token_ADMIN Token_Scope = 2
+	// Add tasks.
+	Token_ADD Token_Scope = 3
+	// Read tasks, runs, dead runs and counts.
+	Token_READ Token_Scope = 4
+	// Change tasks: cancel, pause, update, trigger, purge, replay, and bulk
+	// operations. Answers have no params without READ.
+	Token_OPERATE Token_Scope = 5
+	// Receive runs and report their results.
+	Token_LISTEN Token_Scope = 6
+	// The tenant's tokens and settings.
+	Token_TENANT_ADMIN Token_Scope = 7
+	// The calls of ADMIN that change nothing.
+	Token_ADMIN_READ Token_Scope = 8
+	// The calls of READ for the tenant that the header perceptor-tenant names.
+	// Answers have no params. Each call is recorded.
+	Token_INSPECT Token_Scope = 9
 )
 
 // Enum value maps for Token_Scope.
@@ -100,11 +118,25 @@ var (
 		0: "SCOPE_UNSPECIFIED",
 		1: "TENANT",
 		2: "ADMIN",
+		3: "ADD",
+		4: "READ",
+		5: "OPERATE",
+		6: "LISTEN",
+		7: "TENANT_ADMIN",
+		8: "ADMIN_READ",
+		9: "INSPECT",
 	}
 	Token_Scope_value = map[string]int32{
 		"SCOPE_UNSPECIFIED": 0,
 		"TENANT":            1,
 		"ADMIN":             2,
+		"ADD":               3,
+		"READ":              4,
+		"OPERATE":           5,
+		"LISTEN":            6,
+		"TENANT_ADMIN":      7,
+		"ADMIN_READ":        8,
+		"INSPECT":           9,
 	}
 )
 
@@ -314,18 +346,25 @@ type Token struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Public name of the token. The secret begins with it.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The set of calls that it allows.
+	// The scope, if it has only one. Set this or scopes.
 	Scope Token_Scope `protobuf:"varint,2,opt,name=scope,proto3,enum=perceptor.v1.Token_Scope" json:"scope,omitempty"`
-	// The tenant, for the scope TENANT; empty for ADMIN.
+	// The tenant, for scopes of a tenant; empty for those of the installation.
+	// Default for a caller with TENANT_ADMIN: its own.
 	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// A description for people. At most 200 bytes.
 	Description string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
-	// When it expires. Must be in the future. Default: never.
+	// When it expires. Must be in the future, and at most
+	// taskd.tokens.max_lifetime ahead. Default: that far ahead.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// When it was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// When it was revoked. Unset: it is valid.
-	RevokeTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=revoke_time,json=revokeTime,proto3" json:"revoke_time,omitempty"`
+	// When it was revoked, or when it will be because a successor replaces it.
+	// Unset: it is not revoked.
+	RevokeTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=revoke_time,json=revokeTime,proto3" json:"revoke_time,omitempty"`
+	// All its scopes. At most 9.
+	Scopes []Token_Scope `protobuf:"varint,8,rep,packed,name=scopes,proto3,enum=perceptor.v1.Token_Scope" json:"scopes,omitempty"`
+	// When it was last used. Up to a minute old. Unset: not known to be used.
+	LastUseTime   *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=last_use_time,json=lastUseTime,proto3" json:"last_use_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -405,6 +444,20 @@ func (x *Token) GetCreateTime() *timestamppb.Timestamp {
 func (x *Token) GetRevokeTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.RevokeTime
+	}
+	return nil
+}
+
+func (x *Token) GetScopes() []Token_Scope {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *Token) GetLastUseTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastUseTime
 	}
 	return nil
 }
@@ -984,7 +1037,8 @@ func (x *CreateTokenResponse) GetSecret() string {
 // Request of ListTokens.
 type ListTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only tokens of this tenant. Default: all.
+	// Only tokens of this tenant. Default: all; for a caller with TENANT_ADMIN
+	// its own.
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// The maximum page size. 0 to 1,000. Default: 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -1100,6 +1154,134 @@ func (x *ListTokensResponse) GetNextPageToken() string {
 	return ""
 }
 
+// Request of RotateToken.
+type RotateTokenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the token to replace. It must be neither revoked nor expired.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// How long the old token still works. 0 to 30 days. Default: 24 h.
+	Overlap *durationpb.Duration `protobuf:"bytes,2,opt,name=overlap,proto3" json:"overlap,omitempty"`
+	// See Token.expire_time, for the new token.
+	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateTokenRequest) Reset() {
+	*x = RotateTokenRequest{}
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateTokenRequest) ProtoMessage() {}
+
+func (x *RotateTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateTokenRequest.ProtoReflect.Descriptor instead.
+func (*RotateTokenRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RotateTokenRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RotateTokenRequest) GetOverlap() *durationpb.Duration {
+	if x != nil {
+		return x.Overlap
+	}
+	return nil
+}
+
+func (x *RotateTokenRequest) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
+// Response of RotateToken.
+type RotateTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The new token.
+	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// Its secret. It cannot be read again.
+	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// The token that it replaces.
+	Replaced      *Token `protobuf:"bytes,3,opt,name=replaced,proto3" json:"replaced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateTokenResponse) Reset() {
+	*x = RotateTokenResponse{}
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateTokenResponse) ProtoMessage() {}
+
+func (x *RotateTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateTokenResponse.ProtoReflect.Descriptor instead.
+func (*RotateTokenResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RotateTokenResponse) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *RotateTokenResponse) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+func (x *RotateTokenResponse) GetReplaced() *Token {
+	if x != nil {
+		return x.Replaced
+	}
+	return nil
+}
+
 // Request of RevokeToken.
 type RevokeTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1111,7 +1293,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1305,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1318,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{15}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -1176,10 +1358,10 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\x13HISTORY_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bFAILURES\x10\x01\x12\a\n" +
 	"\x03ALL\x10\x02\x12\b\n" +
-	"\x04NONE\x10\x03\"\x93\x03\n" +
+	"\x04NONE\x10\x03\"\xec\x04\n" +
 	"\x05Token\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x03R\x02id\x124\n" +
-	"\x05scope\x18\x02 \x01(\x0e2\x19.perceptor.v1.Token.ScopeB\x03\xe0A\x02R\x05scope\x12\x1b\n" +
+	"\x05scope\x18\x02 \x01(\x0e2\x19.perceptor.v1.Token.ScopeB\x03\xe0A\x01R\x05scope\x12\x1b\n" +
 	"\x06tenant\x18\x03 \x01(\tB\x03\xe0A\x01R\x06tenant\x12%\n" +
 	"\vdescription\x18\x04 \x01(\tB\x03\xe0A\x01R\vdescription\x12@\n" +
 	"\vexpire_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\n" +
@@ -1187,12 +1369,23 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\vcreate_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
 	"createTime\x12@\n" +
 	"\vrevoke_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
-	"revokeTime\"5\n" +
+	"revokeTime\x126\n" +
+	"\x06scopes\x18\b \x03(\x0e2\x19.perceptor.v1.Token.ScopeB\x03\xe0A\x01R\x06scopes\x12C\n" +
+	"\rlast_use_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\vlastUseTime\"\x90\x01\n" +
 	"\x05Scope\x12\x15\n" +
 	"\x11SCOPE_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
 	"\x06TENANT\x10\x01\x12\t\n" +
-	"\x05ADMIN\x10\x02\"H\n" +
+	"\x05ADMIN\x10\x02\x12\a\n" +
+	"\x03ADD\x10\x03\x12\b\n" +
+	"\x04READ\x10\x04\x12\v\n" +
+	"\aOPERATE\x10\x05\x12\n" +
+	"\n" +
+	"\x06LISTEN\x10\x06\x12\x10\n" +
+	"\fTENANT_ADMIN\x10\a\x12\x0e\n" +
+	"\n" +
+	"ADMIN_READ\x10\b\x12\v\n" +
+	"\aINSPECT\x10\t\"H\n" +
 	"\x13CreateTenantRequest\x121\n" +
 	"\x06tenant\x18\x01 \x01(\v2\x14.perceptor.v1.TenantB\x03\xe0A\x02R\x06tenant\"+\n" +
 	"\x10GetTenantRequest\x12\x17\n" +
@@ -1232,9 +1425,18 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tB\x03\xe0A\x01R\tpageToken\"i\n" +
 	"\x12ListTokensResponse\x12+\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x13.perceptor.v1.TokenR\x06tokens\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\")\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa5\x01\n" +
+	"\x12RotateTokenRequest\x12\x13\n" +
+	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id\x128\n" +
+	"\aoverlap\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\aoverlap\x12@\n" +
+	"\vexpire_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\n" +
+	"expireTime\"\x89\x01\n" +
+	"\x13RotateTokenResponse\x12)\n" +
+	"\x05token\x18\x01 \x01(\v2\x13.perceptor.v1.TokenR\x05token\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\x12/\n" +
+	"\breplaced\x18\x03 \x01(\v2\x13.perceptor.v1.TokenR\breplaced\")\n" +
 	"\x12RevokeTokenRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id2\xf9\b\n" +
+	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id2\xf6\t\n" +
 	"\fAdminService\x12j\n" +
 	"\fCreateTenant\x12!.perceptor.v1.CreateTenantRequest\x1a\x14.perceptor.v1.Tenant\"!\x82\xd3\xe4\x93\x02\x1b:\x06tenant\"\x11/v1/admin/tenants\x12c\n" +
 	"\tGetTenant\x12\x1e.perceptor.v1.GetTenantRequest\x1a\x14.perceptor.v1.Tenant\" \x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/admin/tenants/{name}\x12m\n" +
@@ -1245,7 +1447,8 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\fDeleteTenant\x12!.perceptor.v1.DeleteTenantRequest\x1a\".perceptor.v1.DeleteTenantResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:delete\x12o\n" +
 	"\vCreateToken\x12 .perceptor.v1.CreateTokenRequest\x1a!.perceptor.v1.CreateTokenResponse\"\x1b\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/admin/tokens\x12i\n" +
 	"\n" +
-	"ListTokens\x12\x1f.perceptor.v1.ListTokensRequest\x1a .perceptor.v1.ListTokensResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/admin/tokens\x12m\n" +
+	"ListTokens\x12\x1f.perceptor.v1.ListTokensRequest\x1a .perceptor.v1.ListTokensResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/admin/tokens\x12{\n" +
+	"\vRotateToken\x12 .perceptor.v1.RotateTokenRequest\x1a!.perceptor.v1.RotateTokenResponse\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/admin/tokens/{id}:rotate\x12m\n" +
 	"\vRevokeToken\x12 .perceptor.v1.RevokeTokenRequest\x1a\x13.perceptor.v1.Token\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/admin/tokens/{id}:revokeB?Z=github.com/perceptor/perceptor/proto/perceptor/v1;perceptorv1b\x06proto3"
 
 var (
@@ -1261,7 +1464,7 @@ func file_perceptor_v1_admin_service_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perceptor_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_perceptor_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_perceptor_v1_admin_service_proto_goTypes = []any{
 	(Tenant_History)(0),           // 0: perceptor.v1.Tenant.History
 	(Token_Scope)(0),              // 1: perceptor.v1.Token.Scope
@@ -1280,54 +1483,64 @@ var file_perceptor_v1_admin_service_proto_goTypes = []any{
 	(*CreateTokenResponse)(nil),   // 14: perceptor.v1.CreateTokenResponse
 	(*ListTokensRequest)(nil),     // 15: perceptor.v1.ListTokensRequest
 	(*ListTokensResponse)(nil),    // 16: perceptor.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),    // 17: perceptor.v1.RevokeTokenRequest
-	nil,                           // 18: perceptor.v1.Tenant.KindCapsEntry
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil), // 21: google.protobuf.FieldMask
+	(*RotateTokenRequest)(nil),    // 17: perceptor.v1.RotateTokenRequest
+	(*RotateTokenResponse)(nil),   // 18: perceptor.v1.RotateTokenResponse
+	(*RevokeTokenRequest)(nil),    // 19: perceptor.v1.RevokeTokenRequest
+	nil,                           // 20: perceptor.v1.Tenant.KindCapsEntry
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil), // 23: google.protobuf.FieldMask
 }
 var file_perceptor_v1_admin_service_proto_depIdxs = []int32{
-	19, // 0: perceptor.v1.Tenant.default_retention:type_name -> google.protobuf.Duration
-	20, // 1: perceptor.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
+	21, // 0: perceptor.v1.Tenant.default_retention:type_name -> google.protobuf.Duration
+	22, // 1: perceptor.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
 	0,  // 2: perceptor.v1.Tenant.history:type_name -> perceptor.v1.Tenant.History
-	18, // 3: perceptor.v1.Tenant.kind_caps:type_name -> perceptor.v1.Tenant.KindCapsEntry
+	20, // 3: perceptor.v1.Tenant.kind_caps:type_name -> perceptor.v1.Tenant.KindCapsEntry
 	1,  // 4: perceptor.v1.Token.scope:type_name -> perceptor.v1.Token.Scope
-	20, // 5: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	20, // 6: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	20, // 7: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
-	2,  // 8: perceptor.v1.CreateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
-	2,  // 9: perceptor.v1.UpdateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
-	21, // 10: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
-	20, // 11: perceptor.v1.DeleteTenantResponse.create_time:type_name -> google.protobuf.Timestamp
-	2,  // 12: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
-	3,  // 13: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
-	3,  // 14: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
-	3,  // 15: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
-	4,  // 16: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
-	5,  // 17: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
-	11, // 18: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
-	6,  // 19: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
-	7,  // 20: perceptor.v1.AdminService.PauseTenant:input_type -> perceptor.v1.PauseTenantRequest
-	8,  // 21: perceptor.v1.AdminService.ResumeTenant:input_type -> perceptor.v1.ResumeTenantRequest
-	9,  // 22: perceptor.v1.AdminService.DeleteTenant:input_type -> perceptor.v1.DeleteTenantRequest
-	13, // 23: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
-	15, // 24: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
-	17, // 25: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
-	2,  // 26: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
-	2,  // 27: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
-	12, // 28: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
-	2,  // 29: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
-	2,  // 30: perceptor.v1.AdminService.PauseTenant:output_type -> perceptor.v1.Tenant
-	2,  // 31: perceptor.v1.AdminService.ResumeTenant:output_type -> perceptor.v1.Tenant
-	10, // 32: perceptor.v1.AdminService.DeleteTenant:output_type -> perceptor.v1.DeleteTenantResponse
-	14, // 33: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
-	16, // 34: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
-	3,  // 35: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
-	26, // [26:36] is the sub-list for method output_type
-	16, // [16:26] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	22, // 5: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	22, // 6: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	22, // 7: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
+	1,  // 8: perceptor.v1.Token.scopes:type_name -> perceptor.v1.Token.Scope
+	22, // 9: perceptor.v1.Token.last_use_time:type_name -> google.protobuf.Timestamp
+	2,  // 10: perceptor.v1.CreateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
+	2,  // 11: perceptor.v1.UpdateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
+	23, // 12: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
+	22, // 13: perceptor.v1.DeleteTenantResponse.create_time:type_name -> google.protobuf.Timestamp
+	2,  // 14: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
+	3,  // 15: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
+	3,  // 16: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
+	3,  // 17: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
+	21, // 18: perceptor.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
+	22, // 19: perceptor.v1.RotateTokenRequest.expire_time:type_name -> google.protobuf.Timestamp
+	3,  // 20: perceptor.v1.RotateTokenResponse.token:type_name -> perceptor.v1.Token
+	3,  // 21: perceptor.v1.RotateTokenResponse.replaced:type_name -> perceptor.v1.Token
+	4,  // 22: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
+	5,  // 23: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
+	11, // 24: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
+	6,  // 25: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
+	7,  // 26: perceptor.v1.AdminService.PauseTenant:input_type -> perceptor.v1.PauseTenantRequest
+	8,  // 27: perceptor.v1.AdminService.ResumeTenant:input_type -> perceptor.v1.ResumeTenantRequest
+	9,  // 28: perceptor.v1.AdminService.DeleteTenant:input_type -> perceptor.v1.DeleteTenantRequest
+	13, // 29: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
+	15, // 30: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
+	17, // 31: perceptor.v1.AdminService.RotateToken:input_type -> perceptor.v1.RotateTokenRequest
+	19, // 32: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
+	2,  // 33: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 34: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
+	12, // 35: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
+	2,  // 36: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 37: perceptor.v1.AdminService.PauseTenant:output_type -> perceptor.v1.Tenant
+	2,  // 38: perceptor.v1.AdminService.ResumeTenant:output_type -> perceptor.v1.Tenant
+	10, // 39: perceptor.v1.AdminService.DeleteTenant:output_type -> perceptor.v1.DeleteTenantResponse
+	14, // 40: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
+	16, // 41: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
+	18, // 42: perceptor.v1.AdminService.RotateToken:output_type -> perceptor.v1.RotateTokenResponse
+	3,  // 43: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
+	33, // [33:44] is the sub-list for method output_type
+	22, // [22:33] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_admin_service_proto_init() }
@@ -1341,7 +1554,7 @@ func file_perceptor_v1_admin_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_admin_service_proto_rawDesc), len(file_perceptor_v1_admin_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

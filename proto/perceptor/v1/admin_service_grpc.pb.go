@@ -28,6 +28,7 @@ const (
 	AdminService_DeleteTenant_FullMethodName = "/perceptor.v1.AdminService/DeleteTenant"
 	AdminService_CreateToken_FullMethodName  = "/perceptor.v1.AdminService/CreateToken"
 	AdminService_ListTokens_FullMethodName   = "/perceptor.v1.AdminService/ListTokens"
+	AdminService_RotateToken_FullMethodName  = "/perceptor.v1.AdminService/RotateToken"
 	AdminService_RevokeToken_FullMethodName  = "/perceptor.v1.AdminService/RevokeToken"
 )
 
@@ -35,7 +36,9 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Tenants and their tokens. Every call needs a token of the ADMIN scope.
+// Tenants and their tokens. Calls need the scope ADMIN, or ADMIN_READ if they
+// change nothing. The scope TENANT_ADMIN covers GetTenant and the calls about
+// tokens, for the caller's own tenant only: other tokens are unknown to it.
 type AdminServiceClient interface {
 	// Creates a tenant and its Kafka topic.
 	CreateTenant(ctx context.Context, in *CreateTenantRequest, opts ...grpc.CallOption) (*Tenant, error)
@@ -61,7 +64,12 @@ type AdminServiceClient interface {
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
 	// Lists tokens, without their secrets.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
-	// Revokes a token. Calls with it are refused within 5 s.
+	// Replaces a token: creates one with the same scopes, tenant and description,
+	// and revokes the old one after an overlap in which both work. The secret is in
+	// the answer and cannot be read again.
+	RotateToken(ctx context.Context, in *RotateTokenRequest, opts ...grpc.CallOption) (*RotateTokenResponse, error)
+	// Revokes a token. All servers refuse calls with it within 1 s after the
+	// answer, and within 5 s if they cannot reach a database.
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*Token, error)
 }
 
@@ -163,6 +171,16 @@ func (c *adminServiceClient) ListTokens(ctx context.Context, in *ListTokensReque
 	return out, nil
 }
 
+func (c *adminServiceClient) RotateToken(ctx context.Context, in *RotateTokenRequest, opts ...grpc.CallOption) (*RotateTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateTokenResponse)
+	err := c.cc.Invoke(ctx, AdminService_RotateToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*Token, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Token)
@@ -177,7 +195,9 @@ func (c *adminServiceClient) RevokeToken(ctx context.Context, in *RevokeTokenReq
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// Tenants and their tokens. Every call needs a token of the ADMIN scope.
+// Tenants and their tokens. Calls need the scope ADMIN, or ADMIN_READ if they
+// change nothing. The scope TENANT_ADMIN covers GetTenant and the calls about
+// tokens, for the caller's own tenant only: other tokens are unknown to it.
 type AdminServiceServer interface {
 	// Creates a tenant and its Kafka topic.
 	CreateTenant(context.Context, *CreateTenantRequest) (*Tenant, error)
@@ -203,7 +223,12 @@ type AdminServiceServer interface {
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	// Lists tokens, without their secrets.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// Revokes a token. Calls with it are refused within 5 s.
+	// Replaces a token: creates one with the same scopes, tenant and description,
+	// and revokes the old one after an overlap in which both work. The secret is in
+	// the answer and cannot be read again.
+	RotateToken(context.Context, *RotateTokenRequest) (*RotateTokenResponse, error)
+	// Revokes a token. All servers refuse calls with it within 1 s after the
+	// answer, and within 5 s if they cannot reach a database.
 	RevokeToken(context.Context, *RevokeTokenRequest) (*Token, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
@@ -241,6 +266,9 @@ func (UnimplementedAdminServiceServer) CreateToken(context.Context, *CreateToken
 }
 func (UnimplementedAdminServiceServer) ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTokens not implemented")
+}
+func (UnimplementedAdminServiceServer) RotateToken(context.Context, *RotateTokenRequest) (*RotateTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateToken not implemented")
 }
 func (UnimplementedAdminServiceServer) RevokeToken(context.Context, *RevokeTokenRequest) (*Token, error) {
 	return nil, status.Error(codes.Unimplemented, "method RevokeToken not implemented")
@@ -428,6 +456,24 @@ func _AdminService_ListTokens_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_RotateToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RotateToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RotateToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RotateToken(ctx, req.(*RotateTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_RevokeToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RevokeTokenRequest)
 	if err := dec(in); err != nil {
@@ -488,6 +534,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListTokens",
 			Handler:    _AdminService_ListTokens_Handler,
+		},
+		{
+			MethodName: "RotateToken",
+			Handler:    _AdminService_RotateToken_Handler,
 		},
 		{
 			MethodName: "RevokeToken",

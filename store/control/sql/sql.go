@@ -11,13 +11,7 @@ import (
 //go:embed *.sql
 var files embed.FS
 
-var set = statement.MustLoad(files, nil, map[string]int64{"scope.TENANT": TenantScope, "scope.ADMIN": AdminScope})
-
-// The scopes of tokens. The numbers are stored.
-const (
-	TenantScope = 1
-	AdminScope  = 2
-)
+var set = statement.MustLoad(files, nil)
 
 // All returns all statements. It is for tests.
 func All() []*statement.Statement { return set.All() }

@@ -31,10 +31,15 @@ var (
 
 // Of token.sql.
 var (
-	NewToken     = set.Get("NewToken")
-	PutTokens    = set.Get("PutTokens")
-	RevokeToken  = set.Get("RevokeToken")
-	DropTokens   = set.Get("DropTokens")
-	TokensAfter  = set.Get("TokensAfter")
-	Authenticate = set.Get("Authenticate")
+	NewToken        = set.Get("NewToken")
+	WhyNoToken      = set.Get("WhyNoToken")
+	PutTokens       = set.Get("PutTokens")
+	RevokeToken     = set.Get("RevokeToken")
+	TokenByID       = set.Get("TokenByID")
+	TokensAfter     = set.Get("TokensAfter")
+	RecentlyRevoked = set.Get("RecentlyRevoked")
+	RecordUses      = set.Get("RecordUses")
+	PurgeTokens     = set.Get("PurgeTokens")
+	DropTokens      = set.Get("DropTokens")
+	Authenticate    = set.Get("Authenticate")
 )

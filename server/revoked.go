@@ -1,0 +1,76 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+// Revocations tells which tokens were revoked lately, by any process. Answers of the
+// [Authenticator] about them are no longer used. It returns those of the last 15 s, so
+// that none is missed between two calls; all: there are more than that.
+type Revocations func(ctx context.Context) (ids []string, all bool, err error)
+
+const (
+	// pollRevoked is how often revocations are asked for. Together with the time of the
+	// call it is less than the second within which a revocation takes effect.
+	pollRevoked = 400 * time.Millisecond
+	// revokedTimeout bounds the call. It leaves time to ask a second database when the
+	// first one does not answer.
+	revokedTimeout = 3 * time.Second
+)
+
+// revoked is the last answer of the Revocations. The zero value is empty. While none can be
+// had, tokens are refused when the cached answers about them expire.
+type revoked struct{ last atomic.Pointer[revocations] }
+
+type revocations struct {
+	ids map[string]bool
+	all bool
+}
+
+// has reports whether a token may be revoked.
+func (r *revoked) has(id string) bool {
+	last := r.last.Load()
+	return last != nil && (last.all || last.ids[id])
+}
+
+// poll asks until ctx ends. It logs the first failure and the recovery.
+func (r *revoked) poll(ctx context.Context, ask Revocations, log *slog.Logger) {
+	tick := time.NewTicker(pollRevoked)
+	defer tick.Stop()
+	failing := false
+	for {
+		err := r.update(ctx, ask)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !failing:
+			log.WarnContext(ctx, "revoked tokens cannot be read; a revocation takes 5 s", "err", err)
+		case err == nil && failing:
+			log.InfoContext(ctx, "revoked tokens can be read again")
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (r *revoked) update(ctx context.Context, ask Revocations) error {
+	ctx, cancel := context.WithTimeout(ctx, revokedTimeout)
+	defer cancel()
+	ids, all, err := ask(ctx)
+	if err != nil {
+		return err
+	}
+	now := &revocations{ids: make(map[string]bool, len(ids)), all: all}
+	for _, id := range ids {
+		now.ids[id] = true
+	}
+	r.last.Store(now)
+	return nil
+}
