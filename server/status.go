@@ -48,7 +48,7 @@ var (
 	// expired.
 	errUnauthenticated = reasoned(task.ReasonTokenRefused, "the call needs the header \"authorization: Bearer TOKEN\" with a valid token")
 
-	errScope    = reasoned(task.ReasonScopeMissing, "the token's scopes do not cover this call")
+	errScope    = reasoned(task.ReasonScopeMissing, "the token's scope does not cover this call")
 	errBusy     = reasoned(task.ReasonServerBusy, "too many calls are in progress; try again")
 	errCutShort = reasoned(task.ReasonOutcomeUnknown, "the call was cut short and its outcome is unknown; try again")
 	errTooSlow  = reasoned(task.ReasonDeadlineExceeded, "the call took too long; its outcome is unknown")

@@ -140,7 +140,7 @@ func (s *adminService) RotateToken(ctx context.Context, r *perceptorv1.RotateTok
 	if err != nil {
 		return nil, err
 	}
-	s.log.InfoContext(ctx, "token rotated", "token", created.ID, "replaced", replaced.ID, "tenant", created.Tenant, "caller", identityOf(ctx).TokenID)
+	s.log.InfoContext(ctx, "token rotated", "token", replaced.ID, "successor", created.ID, "tenant", created.Tenant, "caller", identityOf(ctx).TokenID)
 	return &perceptorv1.RotateTokenResponse{Token: tokenReply(created), Secret: secret, Replaced: tokenReply(replaced)}, nil
 }
 

@@ -59,7 +59,7 @@ func (c *ctl) tokenCreate() *cobra.Command {
 		case admin && len(scopes) > 0:
 			return cli.Usagef("--admin and --scope are both given")
 		case !admin && t.Tenant == "" && len(scopes) == 0:
-			return cli.Usagef("set --tenant NAME, --admin or --scope")
+			return cli.Usagef("set --tenant NAME or --admin, or --scope")
 		}
 		if err := setScopes(t, scopes, admin); err != nil {
 			return err
