@@ -18,8 +18,9 @@ const maxTenantNameBytes = 63
 // adminService implements the API's AdminService.
 type adminService struct {
 	perceptorv1.UnimplementedAdminServiceServer
-	store Admin
-	log   *slog.Logger
+	store    Admin
+	settings *settings
+	log      *slog.Logger
 }
 
 func (s *adminService) CreateTenant(ctx context.Context, r *perceptorv1.CreateTenantRequest) (*perceptorv1.Tenant, error) {
@@ -40,7 +41,7 @@ func (s *adminService) UpdateTenant(ctx context.Context, r *perceptorv1.UpdateTe
 	if len(faults) > 0 {
 		return nil, invalid(faults)
 	}
-	updated, err := s.store.UpdateTenant(ctx, r.Name, change)
+	updated, err := s.settings.change(ctx, r.Name, func() (Tenant, error) { return s.store.UpdateTenant(ctx, r.Name, change) })
 	if err != nil {
 		return nil, err
 	}

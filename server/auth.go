@@ -90,12 +90,13 @@ type bearers struct {
 	events  *Events
 	revoked revoked
 	flights singleflight.Group
+	lookUps *lookUps
 	known   remembered[*Identity]
 	unknown remembered[string] // why they were refused
 }
 
 func newBearers(source Authenticator) *bearers {
-	return &bearers{source: source, events: &Events{}}
+	return &bearers{source: source, lookUps: newLookUps(source), events: &Events{}}
 }
 
 // identify returns the identity for the authorization headers of a call, or the
@@ -105,8 +106,16 @@ func (b *bearers) identify(ctx context.Context, headers []string) (*Identity, er
 	if secret == "" {
 		return nil, b.refuse(badHeader(headers))
 	}
-	return b.lookup(ctx, sha256.Sum256([]byte(secret)), func(ctx context.Context) (Identity, error) {
-		return b.source.Authenticate(ctx, secret)
+	from, key := callSource(ctx), sha256.Sum256([]byte(secret))
+	return b.lookup(ctx, key, func(ctx context.Context) (Identity, error) {
+		if err := b.lookUps.allow(from, key, secret); err != nil {
+			return Identity{}, err
+		}
+		id, err := b.source.Authenticate(ctx, secret)
+		if err == nil {
+			b.lookUps.valid.put(key, struct{}{}, time.Now().Add(rememberValid))
+		}
+		return id, err
 	})
 }
 

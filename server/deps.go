@@ -4,7 +4,9 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -232,6 +234,10 @@ type Events struct {
 	// OverQuota: tasks were refused because a quota of the tenant, add_rate or
 	// max_backlog, is used up.
 	OverQuota func(tenant, quota string, tasks int)
+	// Limited: a call or a connection was refused because its tenant or its
+	// source has used up its share. Limit is the reason of the answer, or
+	// CONNECTIONS.
+	Limited func(limit string)
 	// Refused: n tasks of an add broke a rule.
 	Refused func(tenant string, n int)
 	// Replied: n entries of a call about runs got a code. Op is "start",
@@ -268,6 +274,30 @@ func (e *Events) refused(tenant string, n int) {
 func (e *Events) overQuota(tenant, quota string, n int) {
 	if e.OverQuota != nil {
 		e.OverQuota(tenant, quota, n)
+	}
+}
+
+// limits are the reasons of calls that exceed a share of their tenant or source.
+var limits = map[task.ErrorReason]bool{
+	task.ReasonServerBusy: true, task.ReasonTenantBusy: true, task.ReasonRequestSlow: true, task.ReasonTooManyChanges: true,
+	task.ReasonTooManyBadTokens: true, task.ReasonTooManyUnknownRuns: true, task.ReasonDatabaseBusy: true,
+}
+
+// limited counts the answer of a call if it is the refusal of a limit.
+func (e *Events) limited(answer error) {
+	if answer == nil || e.Limited == nil {
+		return
+	}
+	for _, d := range status.Convert(answer).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && limits[task.ErrorReason(info.Reason)] {
+			e.Limited(info.Reason)
+		}
+	}
+}
+
+func (e *Events) limitedBy(limit string) {
+	if e.Limited != nil {
+		e.Limited(limit)
 	}
 }
 

@@ -6,9 +6,9 @@
 // Every method passes the [gate], whether the call arrives over gRPC or HTTP. The
 // gate
 //
-//  1. bounds the number of concurrent calls,
-//  2. authenticates the caller, which is the only source of tenant and scope,
-//  3. decodes the request,
+//  1. authenticates the caller, which is the only source of tenant and scope,
+//  2. bounds the number of the tenant's concurrent calls,
+//  3. receives and decodes the request,
 //  4. converts the error or panic of the method to a status that tells the caller
 //     what to do and reveals nothing about the implementation.
 //
@@ -25,6 +25,16 @@
 // cached for at most five seconds, so a revoked token stops working within that
 // time. Stores get the tenant's number with each call and use it in every lookup: an
 // id of another tenant is an unknown id.
+//
+// # Limits
+//
+// No tenant stops another, whatever it sends. Places that are few are shared by tenant
+// (package internal/share): calls in progress, and the bytes of requests ([intake]). What
+// needs no token is shared by address: connections, watches of health, and look-ups of
+// tokens that are probably bad ([lookUps]). Requests must arrive within a deadline. What is
+// expensive for all is bounded in time, by tenant: changes of settings, and calls about runs
+// that the tenant does not have ([throttle]). A refused call has a reason of its own, and
+// says when to repeat it.
 //
 // # Dependencies
 //

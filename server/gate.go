@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,6 +16,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/perceptor/perceptor/internal/share"
 )
 
 // gate is the entry to every method; see the package comment.
@@ -29,9 +30,10 @@ type gate struct {
 	log          *slog.Logger
 	events       *Events
 	timeout      time.Duration
-	limit        int64
-	calls        atomic.Int64
-	methods      map[string]method
+	// calls has the places of calls in progress, by tenant. All admins are one party.
+	calls   *share.Pool[int32]
+	intake  *intake
+	methods map[string]method
 }
 
 type method struct {
@@ -72,17 +74,17 @@ func (g *gate) guard(full string, need Scopes, next grpc.MethodHandler) grpc.Met
 			}
 			err = g.finish(ctx, c, err)
 		}()
-		if g.calls.Add(1) > g.limit {
-			g.calls.Add(-1)
-			return nil, errBusy
-		}
-		defer g.calls.Add(-1)
 		bounded, cancel := context.WithTimeout(ctx, g.timeout)
 		defer cancel()
 		if c.who, err = g.admit(bounded, need); err != nil {
 			return nil, err
 		}
-		reply, err = next(service, context.WithValue(bounded, identityKey{}, c.who), c.decoder(dec), chain)
+		if err = g.enter(c.who.Tenant.ID); err != nil {
+			return nil, err
+		}
+		defer g.calls.Give(c.who.Tenant.ID, 1)
+		defer func() { c.held.release() }()
+		reply, err = next(service, context.WithValue(bounded, identityKey{}, c.who), g.receiver(bounded, c, dec), chain)
 		if failed := g.inspected(bounded, c, err); failed != nil {
 			return nil, failed
 		}
@@ -93,19 +95,31 @@ func (g *gate) guard(full string, need Scopes, next grpc.MethodHandler) grpc.Met
 	}
 }
 
-// decoder returns the function by which a generated handler decodes its request.
-func (c *call) decoder(dec func(any) error) func(any) error {
-	return func(v any) error {
-		r := &received{message: v}
-		if err := dec(r); err != nil {
-			return err
+// receiver returns the function by which a generated handler receives its request. The body
+// of a call over HTTP is received already.
+func (g *gate) receiver(ctx context.Context, c *call, dec func(any) error) func(any) error {
+	return func(v any) (err error) {
+		if _, inProcess := ctx.Value(inProcessKey{}).(bool); inProcess {
+			err = decode(dec, &received{message: v})
+		} else {
+			c.held, err = g.intake.receive(ctx, c.who.Tenant.ID, dec, v)
 		}
-		if r.err != nil {
-			return undecoded(r.err.Error())
+		if err == nil {
+			c.request = v.(proto.Message)
 		}
-		c.request = v.(proto.Message)
-		return nil
+		return err
 	}
+}
+
+// enter takes a place for a call of a tenant.
+func (g *gate) enter(tenant int32) error {
+	switch {
+	case g.calls.Take(tenant, 1):
+		return nil
+	case g.calls.Free() == 0:
+		return errBusy
+	}
+	return errTenantBusy
 }
 
 // received is a request that is being decoded. grpc itself would answer a
@@ -113,6 +127,7 @@ func (c *call) decoder(dec func(any) error) func(any) error {
 // the gate checks err.
 type received struct {
 	message any
+	bytes   int
 	err     error
 }
 
@@ -127,6 +142,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
+	r.bytes = data.Len()
 	if r.err = c.CodecV2.Unmarshal(data, r.message); r.err != nil {
 		if path := badText(r.message.(proto.Message).ProtoReflect().Descriptor(), data.Materialize()); path != "" {
 			r.err = fmt.Errorf("at %s: the text contains invalid UTF-8", path)
@@ -142,6 +158,8 @@ type call struct {
 	who    *Identity // nil until admitted
 	// request is nil until it is decoded.
 	request proto.Message
+	// held is what the request is charged for; nil until it arrives.
+	held *charge
 }
 
 // name is "Service/Method".
@@ -187,6 +205,7 @@ func (g *gate) finish(ctx context.Context, c *call, err error) error {
 	}
 	code, took := status.Code(answer), time.Since(c.began)
 	g.events.called(c.name(), code, took)
+	g.events.limited(answer)
 	level := slog.LevelDebug
 	if hidden {
 		level = slog.LevelWarn
@@ -212,6 +231,9 @@ func (c *call) attrs() []slog.Attr {
 	return attrs
 }
 
+// inProcessKey marks calls of the HTTP side.
+type inProcessKey struct{}
+
 // Invoke implements a client connection for the HTTP side. The call goes to the
 // same handlers with the same encoding rules, without a socket.
 func (g *gate) Invoke(ctx context.Context, full string, args, reply any, _ ...grpc.CallOption) error {
@@ -220,7 +242,7 @@ func (g *gate) Invoke(ctx context.Context, full string, args, reply any, _ ...gr
 		return unknownMethod(full)
 	}
 	md, _ := metadata.FromOutgoingContext(ctx)
-	ctx = metadata.NewIncomingContext(ctx, md)
+	ctx = context.WithValue(metadata.NewIncomingContext(ctx, md), inProcessKey{}, true)
 	result, err := m.handler(m.service, ctx, func(v any) error {
 		r := v.(*received)
 		var wire []byte

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -70,9 +71,15 @@ func newGateway(g *gate, maxBody int64) (http.Handler, error) {
 func (g *gate) early(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(withCertificate(r.Context(), r.TLS))
-		if _, err := g.identify(r.Context(), r.Header.Values("Authorization")); err != nil {
+		refuse := func(err error) {
 			c := &call{method: "/HTTP", began: time.Now()}
 			writeError(w, g.finish(r.Context(), c, err))
+		}
+		from, _ := netip.ParseAddrPort(r.RemoteAddr) // those without an address share one source
+		r = r.WithContext(withSource(r.Context(), sourceOf(from)))
+		who, err := g.identify(r.Context(), r.Header.Values("Authorization"))
+		if err != nil {
+			refuse(err)
 			return
 		}
 		if r.Method == http.MethodPost && r.URL.RawQuery != "" && !queryAllowed[r.URL.Path] {
@@ -80,6 +87,12 @@ func (g *gate) early(next http.Handler) http.Handler {
 				"this call takes no query parameters; its fields belong in the body"))
 			return
 		}
+		held, err := g.intake.chargeBody(w, r, who.Tenant.ID, from)
+		if err != nil {
+			refuse(err)
+			return
+		}
+		defer held.release()
 		next.ServeHTTP(w, r)
 	})
 }
@@ -156,6 +169,10 @@ func writeError(w http.ResponseWriter, err error) {
 			writeStatus(w, http.StatusRequestEntityTooLarge, tooLarge(limit))
 			return
 		}
+		if s.Message() == bodySlow {
+			writeStatus(w, http.StatusRequestTimeout, errRequestSlow)
+			return
+		}
 		err = undecoded(s.Message())
 	}
 	writeStatus(w, runtime.HTTPStatusFromCode(status.Code(err)), err)
@@ -163,6 +180,9 @@ func writeError(w http.ResponseWriter, err error) {
 
 // bodyCut is the beginning of the error for a body that [limitBody] truncated.
 const bodyCut = "body over the limit of "
+
+// bodySlow is the error for a body that did not arrive in time.
+const bodySlow = "body did not arrive in time"
 
 // badField matches the library's errors for a path or query parameter that it
 // cannot parse, and those of [locate] for a part of the body.

@@ -8,6 +8,7 @@ import (
 	grpchealth "google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/perceptor/perceptor/internal/share"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -15,12 +16,17 @@ import (
 // server, so that they do not delay a graceful stop.
 type health struct {
 	*grpchealth.Server
-	closed context.Context
-	close  context.CancelFunc
+	// watches has the places of watches, by source.
+	watches *share.Pool[source]
+	closed  context.Context
+	close   context.CancelFunc
 }
 
+// maxWatches is the most watches of health at once.
+const maxWatches = 512
+
 func newHealth() *health {
-	h := &health{Server: grpchealth.NewServer()}
+	h := &health{Server: grpchealth.NewServer(), watches: share.NewPool[source](maxWatches, 0)}
 	h.closed, h.close = context.WithCancel(context.Background())
 	h.set(false)
 	return h
@@ -53,8 +59,21 @@ func (h *health) ready() error {
 	return nil
 }
 
-// Watch streams changes until the caller leaves or the server stops.
+// Check implements the health service.
+func (h *health) Check(ctx context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	arrived(ctx)
+	return h.Server.Check(ctx, r)
+}
+
+// Watch streams changes until the caller leaves or the server stops. It needs no token, so
+// each source has a share of the watches.
 func (h *health) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc_health_v1.Health_WatchServer) error {
+	arrived(stream.Context())
+	from := callSource(stream.Context())
+	if !h.watches.Take(from, 1) {
+		return errBusy
+	}
+	defer h.watches.Give(from, 1)
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	defer context.AfterFunc(h.closed, cancel)()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -28,6 +29,8 @@ func (j strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 		switch {
 		case errors.As(err, &cut):
 			return fmt.Errorf("%s%d", bodyCut, cut.Limit)
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return errors.New(bodySlow)
 		case err != nil:
 			return fmt.Errorf("read body: %w", err)
 		case len(bytes.TrimSpace(body)) == 0:

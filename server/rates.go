@@ -101,7 +101,9 @@ func (s *adminService) setPaused(ctx context.Context, name string, paused bool) 
 	if check.tenantName("name", name); len(check.faults) > 0 {
 		return nil, invalid(check.faults)
 	}
-	t, err := s.store.UpdateTenant(ctx, name, TenantChange{Rates: task.RatesChange{Paused: &paused}})
+	t, err := s.settings.change(ctx, name, func() (Tenant, error) {
+		return s.store.UpdateTenant(ctx, name, TenantChange{Rates: task.RatesChange{Paused: &paused}})
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -123,6 +125,7 @@ func (s *taskService) setKind(ctx context.Context, kind string, c task.RatesChan
 	if message := task.NameFault(kind, task.MaxKindBytes); message != "" {
 		return nil, invalid([]task.Fault{faultf("kind", "%s", message)})
 	}
-	t, err := s.tenants.UpdateTenant(ctx, tenantOf(ctx).Name, TenantChange{Rates: c})
+	name := tenantOf(ctx).Name
+	t, err := s.settings.change(ctx, name, func() (Tenant, error) { return s.tenants.UpdateTenant(ctx, name, TenantChange{Rates: c}) })
 	return t.Rates.PausedKinds, err
 }

@@ -20,6 +20,8 @@ type runService struct {
 	store    Runs
 	delivery func(Tenant) Delivery
 	events   *Events
+	// unknown bounds the entries about runs that a tenant does not have.
+	unknown *throttle[int32]
 }
 
 func (s *runService) StartRuns(ctx context.Context, r *perceptorv1.StartRunsRequest) (*perceptorv1.StartRunsResponse, error) {
@@ -46,8 +48,11 @@ func (s *runService) CheckRuns(ctx context.Context, r *perceptorv1.CheckRunsRequ
 // seen answers attempts together with the versions of their records.
 func (s *runService) seen(ctx context.Context, op string, attempts []*perceptorv1.Attempt, answer func(int32, []task.Seen) ([]task.Reply, error)) ([]*perceptorv1.RunReply, error) {
 	tenant := tenantOf(ctx)
+	if wait := s.unknown.owes(tenant.ID); wait > 0 {
+		return nil, errUnknownRuns(wait)
+	}
 	replies, err := eachEntry(attempts, seenOf, func(good []task.Seen) ([]task.Reply, error) { return answer(tenant.ID, good) })
-	s.count(tenant.Name, op, replies)
+	s.count(tenant, op, replies)
 	return replies, err
 }
 
@@ -75,13 +80,16 @@ func (s *runService) ReportResults(ctx context.Context, r *perceptorv1.ReportRes
 		return nil, invalid(faults)
 	}
 	tenant := tenantOf(ctx)
+	if wait := s.unknown.owes(tenant.ID); wait > 0 {
+		return nil, errUnknownRuns(wait)
+	}
 	read := func(e *perceptorv1.RunResult) (task.Report, *task.Fault) {
 		return reportOf(e, task.Holder(r.Holder), tenant.ParamsBytes)
 	}
 	replies, err := eachEntry(r.Results, read, func(good []task.Report) ([]task.Reply, error) {
 		return s.store.Report(ctx, tenant.ID, tenant.ParamsBytes, good)
 	})
-	s.count(tenant.Name, "report", replies)
+	s.count(tenant, "report", replies)
 	return &perceptorv1.ReportResultsResponse{Replies: replies}, err
 }
 
@@ -101,21 +109,25 @@ func (s *runService) lease(ctx context.Context, op string, step leaseStep, holde
 		return nil, invalid(faults)
 	}
 	tenant := tenantOf(ctx)
+	if wait := s.unknown.owes(tenant.ID); wait > 0 {
+		return nil, errUnknownRuns(wait)
+	}
 	replies, err := eachEntry(attempts, attemptOf, func(good []task.Attempt) ([]task.Reply, error) {
 		return step(ctx, tenant.ID, task.Holder(holder), good)
 	})
-	s.count(tenant.Name, op, replies)
+	s.count(tenant, op, replies)
 	return replies, err
 }
 
-func (s *runService) count(tenant, op string, replies []*perceptorv1.RunReply) {
+func (s *runService) count(tenant *Tenant, op string, replies []*perceptorv1.RunReply) {
 	n := map[task.Code]int{}
 	for _, r := range replies {
 		n[task.Code(r.Code)]++
 	}
 	for _, c := range task.Codes {
-		s.events.replied(tenant, op, c, n[c])
+		s.events.replied(tenant.Name, op, c, n[c])
 	}
+	s.unknown.charge(tenant.ID, n[task.Unknown])
 }
 
 func entryFaults(holder uint64, field string, n int) []task.Fault {

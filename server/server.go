@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/perceptor/perceptor/internal/share"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
@@ -34,9 +35,16 @@ type Config struct {
 	// MaxRequestBytes is the maximum size of a request in either encoding, in
 	// bytes. Default: 8 MiB.
 	MaxRequestBytes int
-	// MaxCalls is the maximum number of concurrent calls. Further calls are
-	// refused and should be retried. Default: 4096.
+	// MaxCalls is the maximum number of concurrent calls. A tenant has at most
+	// half of them, or less while others have many. Further calls are refused
+	// and should be retried. Default: 4096.
 	MaxCalls int
+	// MaxConnections is the maximum number of connections of both listeners
+	// together. Half of them may come from one IP address, or less while others
+	// have many. Further connections are closed. Default: 4096.
+	MaxConnections int
+	// ReceiveTimeout bounds the time in which a request arrives. Default: 10 s.
+	ReceiveTimeout time.Duration
 	// MaxStreams is the maximum number of concurrent calls of one gRPC
 	// connection. Default: 1000.
 	MaxStreams uint32
@@ -65,6 +73,8 @@ func (c *Config) setDefaults() {
 	setZero(&c.MaxRequestBytes, 8<<20)
 	setZero(&c.MaxCalls, 4096)
 	setZero(&c.MaxStreams, 1000)
+	setZero(&c.MaxConnections, 4096)
+	setZero(&c.ReceiveTimeout, receiveWithin)
 	setZero(&c.MaxScan, 1_000_000)
 	setZero(&c.CallTimeout, 30*time.Second)
 	setZero(&c.Grace, 10*time.Second)
@@ -87,7 +97,8 @@ func (c *Config) Validate() error {
 		faults = append(faults, errors.New("GRPC: a listener is required"))
 	}
 	for name, n := range map[string]int64{
-		"MaxRequestBytes": int64(c.MaxRequestBytes), "MaxCalls": int64(c.MaxCalls), "MaxScan": c.MaxScan,
+		"MaxRequestBytes": int64(c.MaxRequestBytes), "MaxCalls": int64(c.MaxCalls), "MaxConnections": int64(c.MaxConnections),
+		"ReceiveTimeout": int64(c.ReceiveTimeout), "MaxScan": c.MaxScan,
 		"CallTimeout": int64(c.CallTimeout), "Grace": int64(c.Grace), "DrainDelay": int64(c.DrainDelay),
 	} {
 		if n < 0 {
@@ -118,19 +129,22 @@ func New(c Config, d Deps) (*Server, error) {
 	if d.Tasks == nil || d.Runs == nil || d.Dead == nil || d.Bulk == nil || d.Admin == nil || d.Auth == nil || d.Delivery == nil {
 		return nil, errors.New("server: all fields of Deps are required but those that may be nil")
 	}
-	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c)...), health: newHealth()}
+	in := newIntake(c.ReceiveTimeout, int64(c.MaxRequestBytes))
+	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c, in)...), health: newHealth()}
+	s.limitConnections()
 	g := &gate{
 		bearers: newBearers(d.Auth), certificates: d.Certificates, inspections: d.Inspections, tenants: d.Admin,
 		log: c.Log, events: &s.config.Events,
-		timeout: c.CallTimeout, limit: int64(c.MaxCalls), methods: map[string]method{},
+		timeout: c.CallTimeout, calls: share.NewPool[int32](int64(c.MaxCalls), 0), intake: in, methods: map[string]method{},
 	}
 	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
+	changes := newSettings()
 	err := errors.Join(
-		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, quotas: quotasOf(d.Quotas, c.Log, g.events), tenants: d.Admin, limits: c.Limits, events: g.events, maxScan: c.MaxScan}),
-		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events}),
+		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, quotas: quotasOf(d.Quotas, c.Log, g.events), tenants: d.Admin, settings: changes, limits: c.Limits, events: g.events, maxScan: c.MaxScan}),
+		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
 		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead}),
 		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),
-		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, log: c.Log}),
+		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, settings: changes, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.ClockService_ServiceDesc, &clockService{clock: d.Clock, log: c.Log}),
 	)
@@ -146,13 +160,27 @@ func New(c Config, d Deps) (*Server, error) {
 	return s, nil
 }
 
-func grpcOptions(c *Config) []grpc.ServerOption {
+// limitConnections makes both listeners share the places of connections.
+func (s *Server) limitConnections() {
+	places := share.NewPool[source](int64(s.config.MaxConnections), 0)
+	refused := func() { s.config.Events.limitedBy("CONNECTIONS") }
+	for _, l := range []*net.Listener{&s.config.GRPC, &s.config.HTTP} {
+		if *l != nil {
+			*l = &limitedListener{Listener: *l, places: places, refused: refused}
+		}
+	}
+}
+
+func grpcOptions(c *Config, in *intake) []grpc.ServerOption {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.UnknownServiceHandler(refuseUnknown),
 		grpc.MaxRecvMsgSize(c.MaxRequestBytes),
 		grpc.MaxConcurrentStreams(c.MaxStreams),
 		grpc.MaxHeaderListSize(16 << 10),
+		grpc.InTapHandle(in.begin),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{

@@ -24,9 +24,10 @@ type taskService struct {
 	// quotas may be nil: no quota is enforced.
 	quotas *quotas
 	// tenants changes the settings that a tenant may change itself.
-	tenants Admin
-	limits  task.Limits
-	events  *Events
+	tenants  Admin
+	settings *settings
+	limits   task.Limits
+	events   *Events
 	// maxScan is the maximum number of tasks that a filtered listing may read.
 	maxScan int64
 }

@@ -27,6 +27,8 @@ const (
 	ReasonUnknownMethod    ErrorReason = "UNKNOWN_METHOD"
 	ReasonTokenRefused     ErrorReason = "TOKEN_REFUSED"
 	ReasonScopeMissing     ErrorReason = "SCOPE_MISSING"
+	ReasonRequestSlow      ErrorReason = "REQUEST_TOO_SLOW"
+	ReasonTooManyBadTokens ErrorReason = "TOO_MANY_BAD_TOKENS"
 )
 
 // Reasons about tasks and runs.
@@ -62,6 +64,9 @@ const (
 	ReasonTooManyPausedKinds ErrorReason = "TOO_MANY_PAUSED_KINDS"
 	ReasonQuotaAddRate       ErrorReason = "QUOTA_ADD_RATE"
 	ReasonQuotaMaxBacklog    ErrorReason = "QUOTA_MAX_BACKLOG"
+	ReasonTenantBusy         ErrorReason = "TENANT_BUSY"
+	ReasonTooManyChanges     ErrorReason = "TOO_MANY_CHANGES"
+	ReasonTooManyUnknownRuns ErrorReason = "TOO_MANY_UNKNOWN_RUNS"
 )
 
 // Reasons about the installation.
@@ -114,7 +119,9 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 		FailedPrecondition: {ReasonTaskFinished, ReasonTaskNotFinished, ReasonTaskNotScheduled, ReasonTaskStarted, ReasonRunOpen,
 			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonTokenEnded, ReasonTooManyTokens, ReasonNoAssignment,
 			ReasonNoVirtualClock, ReasonClockStuck},
-		ResourceExhausted: {ReasonTooManyOperations, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonDatabaseBusy},
+		ResourceExhausted: {ReasonTooManyOperations, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonDatabaseBusy,
+			ReasonTenantBusy, ReasonTooManyChanges, ReasonTooManyUnknownRuns, ReasonTooManyBadTokens},
+		DeadlineExceeded: {ReasonRequestSlow},
 		Unavailable: {ReasonTaskBusy, ReasonNewerProgram, ReasonDatabaseUnavailable, ReasonDatabaseStalled, ReasonKafkaUnavailable,
 			ReasonZooKeeperUnavailable, ReasonServerBusy, ReasonServerStopping, ReasonOutcomeUnknown, ReasonStrategyContended, ReasonClockUnavailable,
 			ReasonIssuerUnavailable},

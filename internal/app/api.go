@@ -126,7 +126,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	a.server, err = server.New(server.Config{
 		GRPC: countClearText(a.o.GRPC, tls, refused), HTTP: countClearText(a.o.HTTP, tls, refused), TLS: tls, Log: a.o.Log,
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout, RecordRetention: a.o.Config.Kafka.Retention},
-		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
+		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxConnections: c.MaxConnections, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),
 	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked})
 	return err
@@ -147,6 +147,7 @@ func apiEvents(m *telemetry.API) server.Events {
 		Added:        func(tenant string, t task.Type, n int) { m.Added(tenant, t.String(), n) },
 		Refused:      m.Refused,
 		OverQuota:    m.OverQuota,
+		Limited:      m.Limited,
 		LoginRefused: m.LoginRefused,
 		Replied:      func(tenant, op string, c task.Code, n int) { m.Replied(tenant, op, c.String(), n) },
 	}

@@ -139,7 +139,8 @@ type Taskd struct {
 	DrainDelay      time.Duration `key:"drain_delay" default:"0s" doc:"How long taskd continues to serve after a stop signal while /readyz answers not ready, so that load balancers notice."`
 	MinInterval     time.Duration `key:"min_interval" default:"1s" doc:"The shortest interval that a task may have; at least 10ms."`
 	MinAckTimeout   time.Duration `key:"min_ack_timeout" default:"1s" doc:"The shortest ack_timeout that a task may have; at least 10ms."`
-	MaxCalls        int           `key:"max_calls" default:"4096" doc:"The most calls in progress. Further calls get SERVER_BUSY."`
+	MaxCalls        int           `key:"max_calls" default:"4096" doc:"The most calls in progress. Further calls get SERVER_BUSY. One tenant has at most half of them, or less while others have many; its further calls get TENANT_BUSY."`
+	MaxConnections  int           `key:"max_connections" default:"4096" doc:"The most connections of both APIs together. Half of them may come from one address, or less while others have many. Further connections are closed."`
 	MaxRequestBytes int           `key:"max_request_bytes" default:"8388608" doc:"The largest request, in bytes."`
 	MaxListScan     int           `key:"max_list_scan" default:"1000000" doc:"The most tasks that a listing by kind, type or tags may read; ten times as many with a range of due times. A listing that would read more gets LIST_TOO_LARGE."`
 	CallTimeout     time.Duration `key:"call_timeout" default:"30s" doc:"Cancels a call that takes longer."`

@@ -124,6 +124,7 @@ func (c *Taskd) validate(v *validator) {
 	v.check(c.Tokens.MaxLifetime == 0 || c.Tokens.MaxLifetime >= time.Minute, "taskd.tokens.max_lifetime: %s is neither 0s nor at least 1m0s", c.Tokens.MaxLifetime)
 	v.between("taskd.max_list_scan", c.MaxListScan, 1, 1_000_000_000)
 	v.between("taskd.max_calls", c.MaxCalls, 1, 1_000_000)
+	v.between("taskd.max_connections", c.MaxConnections, 2, 1_000_000)
 	v.between("taskd.max_request_bytes", c.MaxRequestBytes, 1<<16, 1<<30)
 	v.pair("taskd.tls.cert_file", c.TLS.CertFile, "taskd.tls.key_file", c.TLS.KeyFile)
 	v.check(c.TLS.ClientCAFile == "" || c.TLS.CertFile != "",

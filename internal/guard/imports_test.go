@@ -23,6 +23,9 @@ var imports = []rule{
 	{"schedule/...", []string{"schedule/...", "task"}},
 	{"proto/...", []string{"proto/..."}},
 
+	// A pure algorithm of several parts.
+	{"internal/share", nil},
+
 	// The store: technology below, tasks and tenants above.
 	{"migrations", []string{"store/statement"}},
 	{"store/statement", nil},
@@ -35,7 +38,7 @@ var imports = []rule{
 	{"store/control/sql", []string{"store/statement"}},
 	{"store/control", []string{"store", "store/control/sql", "store/statement", "task"}},
 	{"store/shards/sql", []string{"store/pack", "store/statement", "task"}},
-	{"store/shards/kernel", []string{"store", "store/shards/sql", "task"}},
+	{"store/shards/kernel", []string{"internal/share", "store", "store/shards/sql", "task"}},
 	{"store/shards/counters", []string{"store/shards/kernel", "store/shards/sql", "task"}},
 	{"store/shards/history", []string{"store/shards/kernel", "store/shards/sql", "task"}},
 	{"store/shards/transition", []string{
@@ -61,7 +64,7 @@ var imports = []rule{
 	{"dispatch/...", []string{"dispatch/...", "task"}},
 	{"chores", []string{"task"}},
 	{"delivery", []string{"record", "task"}},
-	{"server/...", []string{"proto/...", "schedule", "server/...", "task"}},
+	{"server/...", []string{"internal/share", "proto/...", "schedule", "server/...", "task"}},
 
 	// The SDK, which programs of others build in.
 	{"client", []string{"proto/perceptor/v1", "record", "task"}},

@@ -11,7 +11,7 @@ import (
 type API struct {
 	added, refused, overQuota *prometheus.CounterVec
 	replies, dead, missed     *prometheus.CounterVec
-	logins                    *prometheus.CounterVec
+	logins, limited           *prometheus.CounterVec
 	calls                     *prometheus.HistogramVec
 }
 
@@ -22,11 +22,12 @@ func NewAPI(r prometheus.Registerer) *API {
 		refused:   counters("tasks_refused_total", "Tasks refused because they break a rule.", "tenant"),
 		overQuota: counters("tasks_over_quota_total", "Tasks refused because they exceed a quota of their tenant.", "tenant", "quota"),
 		replies:   counters("run_replies_total", "Answers to calls of listeners about runs; op is start, heartbeat, report or hand_back.", "tenant", "op", "code"),
+		limited:   counters("calls_limited_total", "Calls and connections refused because their tenant or their address has used up its share; limit is the reason of the answer, or CONNECTIONS.", "limit"),
 		dead:      counters("runs_dead_reported_total", "Runs that became dead by a reported result.", "reason"),
 		logins:    counters("logins_refused_total", "Credentials that were refused, by reason; docs/security.md explains the reasons.", "reason"),
 		calls:     histograms("call_duration_seconds", "Duration of API calls.", latencyBuckets, "method", "code"),
 	}
-	r.MustRegister(m.added, m.refused, m.overQuota, m.replies, m.dead, m.logins, m.calls)
+	r.MustRegister(m.added, m.refused, m.overQuota, m.limited, m.replies, m.dead, m.logins, m.calls)
 	m.missed = missed(r)
 	return m
 }
@@ -65,6 +66,9 @@ func (m *API) Refused(tenant string, n int) { m.refused.WithLabelValues(tenant).
 func (m *API) OverQuota(tenant, quota string, n int) {
 	m.overQuota.WithLabelValues(tenant, quota).Add(float64(n))
 }
+
+// Limited counts a call or a connection that a limit has refused.
+func (m *API) Limited(limit string) { m.limited.WithLabelValues(limit).Inc() }
 
 // Replied counts n answers about runs.
 func (m *API) Replied(tenant, op, code string, n int) {

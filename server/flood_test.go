@@ -1,0 +1,388 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// http2Client speaks HTTP/2 by hand, so that it can leave requests unfinished.
+type http2Client struct {
+	t      *testing.T
+	conn   net.Conn
+	framer *http2.Framer
+	mu     sync.Mutex
+	// windows has what may be sent on each stream, and on the connection as stream 0.
+	windows map[uint32]int
+	ended   map[uint32]bool
+	changed chan struct{}
+}
+
+func newHTTP2Client(t *testing.T, conn net.Conn) *http2Client {
+	t.Helper()
+	c := &http2Client{
+		t: t, conn: conn, framer: http2.NewFramer(conn, conn), windows: map[uint32]int{0: 65535},
+		ended: map[uint32]bool{}, changed: make(chan struct{}, 1),
+	}
+	c.write(func() error { _, err := io.WriteString(conn, http2.ClientPreface); return err })
+	c.write(func() error { return c.framer.WriteSettings() })
+	done := make(chan struct{})
+	go func() { defer close(done); c.read() }()
+	t.Cleanup(func() { _ = conn.Close(); <-done })
+	return c
+}
+
+func (c *http2Client) write(f func() error) {
+	c.t.Helper()
+	if err := f(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *http2Client) read() {
+	for {
+		frame, err := c.framer.ReadFrame()
+		if err != nil {
+			return
+		}
+		c.mu.Lock()
+		switch f := frame.(type) {
+		case *http2.WindowUpdateFrame:
+			c.windows[f.StreamID] += int(f.Increment)
+		case *http2.HeadersFrame:
+			c.ended[f.StreamID] = c.ended[f.StreamID] || f.StreamEnded()
+		case *http2.RSTStreamFrame:
+			c.ended[f.StreamID] = true
+		}
+		c.mu.Unlock()
+		select {
+		case c.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// open begins a call that announces a request of n bytes.
+func (c *http2Client) open(stream uint32, secret, method string, n uint32) {
+	c.t.Helper()
+	var block bytes.Buffer
+	e := hpack.NewEncoder(&block)
+	for _, h := range [][2]string{
+		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "test"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}, {"authorization", "Bearer " + secret},
+	} {
+		c.write(func() error { return e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}) })
+	}
+	c.write(func() error {
+		return c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true})
+	})
+	c.mu.Lock()
+	c.windows[stream] += 64 << 10
+	c.mu.Unlock()
+	c.send(stream, binary.BigEndian.AppendUint32([]byte{0}, n))
+}
+
+func (c *http2Client) send(stream uint32, data []byte) {
+	c.t.Helper()
+	c.mu.Lock()
+	c.windows[stream] -= len(data)
+	c.windows[0] -= len(data)
+	c.mu.Unlock()
+	c.write(func() error { return c.framer.WriteData(stream, false, data) })
+}
+
+// sendAll sends up to n bytes on each stream, as far as the server lets it, until nothing
+// moves for a while. It returns the number of bytes.
+func (c *http2Client) sendAll(streams []uint32, n int) (sent int) {
+	c.t.Helper()
+	left := map[uint32]int{}
+	for _, s := range streams {
+		left[s] = n
+	}
+	for {
+		moved := false
+		for _, s := range streams {
+			c.mu.Lock()
+			size := min(left[s], c.windows[s], c.windows[0], 16<<10)
+			c.mu.Unlock()
+			if size > 0 {
+				c.send(s, make([]byte, size))
+				left[s], sent, moved = left[s]-size, sent+size, true
+			}
+		}
+		if !moved {
+			select {
+			case <-c.changed:
+			case <-time.After(300 * time.Millisecond):
+				return sent
+			}
+		}
+	}
+}
+
+// counted collects the limits that refused something.
+type counted struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (c *counted) add(limit string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = map[string]int{}
+	}
+	c.n[limit]++
+}
+
+func (c *counted) of(limit string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[limit]
+}
+
+// unfinished begins n calls of which it sends only the headers.
+func (b *bundle) unfinished(secret string, n int) []grpc.ClientStream {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer "+secret))
+	b.t.Cleanup(cancel)
+	streams := make([]grpc.ClientStream, n)
+	for i := range streams {
+		streams[i] = must(b.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, getTask))(b.t)
+	}
+	return streams
+}
+
+func TestUnfinishedRequestsOfOneTenantStopNoOtherAndEnd(t *testing.T) {
+	t.Parallel()
+	var refused counted
+	b := setup(t, func(c *Config) {
+		c.MaxCalls, c.ReceiveTimeout, c.Events.Limited = 100, 300*time.Millisecond, refused.add
+	})
+	streams := b.unfinished("acme-secret", 300)
+	for range 20 {
+		a := b.overGRPC("rival-secret", listTasks, &perceptorv1.ListTasksRequest{}, &perceptorv1.ListTasksResponse{})
+		if a.code != codes.OK {
+			t.Fatalf("another tenant during the flood: %s %s", a.code, a.reason)
+		}
+	}
+	reasons := map[string]int{}
+	for _, s := range streams {
+		reasons[b.answerOf(status.Convert(s.RecvMsg(&perceptorv1.Task{}))).reason]++
+	}
+	if slow, busy := reasons["REQUEST_TOO_SLOW"], reasons["TENANT_BUSY"]; slow < 1 || slow > 50 || slow+busy != 300 {
+		t.Errorf("the flood was answered with %v; half of 100 calls may be received", reasons)
+	}
+	if refused.of("TENANT_BUSY") != reasons["TENANT_BUSY"] {
+		t.Errorf("%d refusals are counted, %d were sent", refused.of("TENANT_BUSY"), reasons["TENANT_BUSY"])
+	}
+	if a := b.overGRPC("acme-secret", listTasks, &perceptorv1.ListTasksRequest{}, &perceptorv1.ListTasksResponse{}); a.code != codes.OK {
+		t.Errorf("the tenant itself after the flood: %s", a.code)
+	}
+}
+
+func TestAConnectionReceivesABoundedNumberOfBytes(t *testing.T) {
+	t.Parallel()
+	const largest, streams = 1 << 20, 80
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	b := setup(t, func(c *Config) { c.GRPC, c.MaxRequestBytes, c.ReceiveTimeout = l, largest, 20*time.Second })
+	c := newHTTP2Client(t, must(net.Dial("tcp", l.Addr().String()))(t))
+	var ids []uint32
+	for i := range streams {
+		ids = append(ids, uint32(2*i+1))
+		c.open(ids[i], "acme-secret", addTasks, largest-1)
+	}
+	sent := c.sendAll(ids, largest-2)
+	if most := connIntakeRequests*largest + streams*streamWindow + connWindow; sent > most || sent < largest {
+		t.Errorf("the server has received %d bytes of unfinished requests, want at most %d", sent, most)
+	}
+	if a := b.fetch("rival-secret", http.MethodGet, "/v1/tasks", "", nil); a.http != http.StatusOK {
+		t.Errorf("another tenant during the flood: %d %s", a.http, a.body)
+	}
+}
+
+func TestAnHTTPBodyThatDoesNotArriveEndsTheRequest(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *Config) { c.ReceiveTimeout = 200 * time.Millisecond })
+	body, end := io.Pipe()
+	defer end.Close()
+	a := b.do("acme-secret", must(http.NewRequest(http.MethodPost, "http://memory/v1/tasks", body))(t), nil)
+	if a.http != http.StatusRequestTimeout || a.reason != "REQUEST_TOO_SLOW" {
+		t.Errorf("%d %s", a.http, a.body)
+	}
+}
+
+func TestACallOverHTTPMayTakeLongerThanItsBody(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *Config) { c.ReceiveTimeout = 100 * time.Millisecond })
+	b.tasks.hold, b.tasks.holding = make(chan struct{}), make(chan struct{})
+	time.AfterFunc(400*time.Millisecond, func() { close(b.tasks.hold) })
+	body := `{"params":{"a":"b"}}`
+	r := must(http.NewRequest(http.MethodPatch, "http://memory/v1/tasks/1000?updateMask=params", strings.NewReader(body)))(t)
+	began := time.Now()
+	if a := b.do("acme-secret", r, nil); a.reason != "TASK_NOT_FOUND" || time.Since(began) < 300*time.Millisecond {
+		t.Errorf("after %v: %d %s", time.Since(began), a.http, a.body)
+	}
+}
+
+func TestConnectionsOfOneSourceLeavePlacesForOthers(t *testing.T) {
+	t.Parallel()
+	var refused counted
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	setup(t, func(c *Config) { c.GRPC, c.MaxConnections, c.Events.Limited = l, 8, refused.add })
+	dial := func(from string) bool {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 5 * time.Second}
+		conn, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
+		if err != nil {
+			t.Skipf("this host has no address %s: %v", from, err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_, err = conn.Read(make([]byte, 1)) // the server's settings, unless it closes the connection
+		return err == nil
+	}
+	for i := range 6 {
+		if open := dial("127.0.0.1"); open != (i < 4) {
+			t.Errorf("connection %d of the first source is open: %v", i+1, open)
+		}
+	}
+	if !dial("127.0.0.2") {
+		t.Error("no place is left for a second source")
+	}
+	if n := refused.of("CONNECTIONS"); n != 2 {
+		t.Errorf("%d refused connections are counted, want 2", n)
+	}
+}
+
+func TestWatchesOfHealthAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	client := grpc_health_v1.NewHealthClient(b.conn)
+	var first, refused int
+	for range maxWatches/2 + 10 {
+		w := must(client.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{}))(t)
+		if _, err := w.Recv(); status.Code(err) == codes.Unavailable {
+			refused++
+		} else {
+			first++
+		}
+	}
+	if first != maxWatches/2 || refused != 10 {
+		t.Errorf("%d watches run and %d were refused", first, refused)
+	}
+}
+
+func TestAFloodOfUnknownTokensIsHeldBackAndValidOnesPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &existingTokens{fakeAuth: &fakeAuth{}}
+		b := newBearers(source)
+		valid := func() error {
+			_, err := b.identify(t.Context(), []string{"Bearer acme-secret"})
+			return err
+		}
+		if err := valid(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * rememberKnown)
+		refused := 0
+		for i := range 5000 {
+			_, err := b.identify(t.Context(), []string{fmt.Sprintf("Bearer %d", i)})
+			if a := unpacked(status.Convert(err)); a.reason == "TOO_MANY_BAD_TOKENS" {
+				refused++
+			} else if a.reason != "TOKEN_REFUSED" {
+				t.Fatalf("%v", err)
+			}
+		}
+		if asked := source.asks.Load() - 1; asked > lookUpBurst || refused != 5000-int(asked) {
+			t.Errorf("%d look-ups and %d refusals of 5000 unknown tokens, want at most %d look-ups", asked, refused, lookUpBurst)
+		}
+		if err := valid(); err != nil {
+			t.Errorf("a token that was valid before the flood: %v", err)
+		}
+		if _, err := b.identify(t.Context(), []string{"Bearer rival-secret"}); err != nil {
+			t.Errorf("a valid token that was not seen before: %v", err)
+		}
+		time.Sleep(time.Second)
+		if _, err := b.identify(t.Context(), []string{"Bearer another"}); unpacked(status.Convert(err)).reason != "TOKEN_REFUSED" {
+			t.Errorf("a second later: %v", err)
+		}
+	})
+}
+
+// existingTokens knows which tokens exist, and counts look-ups.
+type existingTokens struct {
+	*fakeAuth
+	asks atomic.Int64
+}
+
+func (e *existingTokens) Exists(secret string) bool { _, ok := identities[secret]; return ok }
+
+func (e *existingTokens) Authenticate(ctx context.Context, secret string) (Identity, error) {
+	e.asks.Add(1)
+	return e.fakeAuth.Authenticate(ctx, secret)
+}
+
+func TestSettingsOfOneTenantChangeABoundedNumberOfTimes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	pause := perceptorv1.TaskService_PauseKind_FullMethodName
+	last := answer{}
+	for range settingBurst + 5 {
+		last = b.overGRPC("acme-secret", pause, &perceptorv1.PauseKindRequest{Kind: "k"}, &perceptorv1.PauseKindResponse{})
+	}
+	if last.code != codes.ResourceExhausted || last.reason != "TOO_MANY_CHANGES" {
+		t.Errorf("after %d changes: %s %s", settingBurst+5, last.code, last.reason)
+	}
+	a := b.overGRPC("rival-secret", pause, &perceptorv1.PauseKindRequest{Kind: "k"}, &perceptorv1.PauseKindResponse{})
+	if a.reason == "TOO_MANY_CHANGES" {
+		t.Error("another tenant is refused, too")
+	}
+}
+
+func TestReportsAboutUnknownRunsAreBoundedByTenant(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	call := func(secret string) answer {
+		r := &perceptorv1.ReportResultsRequest{Holder: 7}
+		for range 1000 {
+			r.Results = append(r.Results, &perceptorv1.RunResult{
+				Attempt: &perceptorv1.Attempt{TaskId: 1001, Seq: 1, Attempt: 1}, Outcome: perceptorv1.RunResult_SUCCESS,
+				NextExecuteTime: timestamppb.New(fakeNow.Time()),
+			})
+		}
+		return b.overGRPC(secret, report, r, &perceptorv1.ReportResultsResponse{})
+	}
+	for i := range unknownBurst / 1000 {
+		if a := call("acme-secret"); a.code != codes.OK {
+			t.Fatalf("call %d: %s %s", i, a.code, a.message)
+		}
+	}
+	call("acme-secret") // what a moment allows
+	if a := call("acme-secret"); a.code != codes.ResourceExhausted || a.reason != "TOO_MANY_UNKNOWN_RUNS" {
+		t.Errorf("after %d unknown runs: %s %s", unknownBurst, a.code, a.reason)
+	}
+	if a := call("rival-secret"); a.code != codes.OK {
+		t.Errorf("another tenant: %s %s", a.code, a.reason)
+	}
+}

@@ -1,0 +1,207 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/tap"
+
+	"github.com/perceptor/perceptor/internal/share"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	// receiveWithin is how long a request may take to arrive, from its headers to its end.
+	receiveWithin = 10 * time.Second
+	// A tenant may receive half of intakeRequests requests of the largest size at once, and a
+	// connection connIntakeRequests.
+	intakeRequests     = 64
+	connIntakeRequests = 16
+	// streamWindow is how much of a request the sender may send before it is read. It is
+	// fixed, because the library would raise it for connections that send fast.
+	streamWindow = 64 << 10
+	connWindow   = 1 << 20
+	// unreadBytes is charged for an HTTP body of any size.
+	unreadBytes = 64 << 10
+)
+
+// intake bounds the requests in memory: those that arrive, and those in progress.
+//
+// The size of a gRPC request is known only when it has arrived, so a call is charged for the
+// largest request before its first byte is read, and for what it really has afterwards. A call
+// whose tenant or connection has no share left waits. Meanwhile flow control stops its sender.
+type intake struct {
+	within  time.Duration
+	largest int64
+	tenants *share.Pool[int32]
+	conns   *share.Pool[netip.AddrPort]
+}
+
+func newIntake(within time.Duration, largest int64) *intake {
+	return &intake{
+		within: within, largest: largest,
+		tenants: share.NewPool[int32](intakeRequests*largest, 0),
+		conns:   share.NewPool[netip.AddrPort](intakeRequests*largest, connIntakeRequests*largest),
+	}
+}
+
+var (
+	errRequestSlow = reasoned(task.ReasonRequestSlow, "the request did not arrive in time")
+	errTenantBusy  = reasoned(task.ReasonTenantBusy, "too many calls of the tenant are in progress; try again")
+)
+
+// arrival is the deadline of a request to the health service, which is not behind the gate.
+type arrival struct{ timer *time.Timer }
+
+type arrivalKey struct{}
+
+// begin is called with the headers of each stream. It ends a stream of the health service
+// whose request does not arrive in time.
+func (i *intake) begin(ctx context.Context, call *tap.Info) (context.Context, error) {
+	if !strings.HasPrefix(call.FullMethodName, "/"+grpc_health_v1.Health_ServiceDesc.ServiceName+"/") {
+		return ctx, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	return context.WithValue(ctx, arrivalKey{}, &arrival{time.AfterFunc(i.within, cancel)}), nil
+}
+
+// arrived removes the deadline of a request to the health service.
+func arrived(ctx context.Context) {
+	if a, ok := ctx.Value(arrivalKey{}).(*arrival); ok {
+		a.timer.Stop()
+	}
+}
+
+// charge is what a request holds of an intake.
+type charge struct {
+	of     *intake
+	tenant int32
+	conn   netip.AddrPort
+	bytes  int64
+}
+
+// charge waits until a request of n bytes may arrive, at most for the time in which it must.
+func (i *intake) charge(ctx context.Context, tenant int32, conn netip.AddrPort, n int64) (*charge, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, i.within, errTenantBusy)
+	defer cancel()
+	if err := i.conns.Wait(ctx, conn, n); err != nil {
+		return nil, err
+	}
+	if err := i.tenants.Wait(ctx, tenant, n); err != nil {
+		i.conns.Give(conn, n)
+		return nil, err
+	}
+	return &charge{i, tenant, conn, n}, nil
+}
+
+// shrink reduces the charge to the n bytes that have arrived.
+func (c *charge) shrink(n int64) {
+	if n = min(n, c.bytes); n < c.bytes {
+		c.of.conns.Give(c.conn, c.bytes-n)
+		c.of.tenants.Give(c.tenant, c.bytes-n)
+		c.bytes = n
+	}
+}
+
+// release ends the charge. A nil charge holds nothing.
+func (c *charge) release() {
+	if c != nil {
+		c.shrink(0)
+	}
+}
+
+// receive decodes the request of a call over gRPC. Release the charge when the call ends.
+//
+// The library reads a request without a deadline, and answers by itself if its context ends.
+// So it reads beside the call, and ends with it.
+func (i *intake) receive(ctx context.Context, tenant int32, dec func(any) error, v any) (*charge, error) {
+	began := time.Now()
+	c, err := i.charge(ctx, tenant, connOf(ctx), i.largest)
+	if err != nil {
+		return nil, err
+	}
+	r := &received{message: v}
+	done := make(chan error, 1)
+	go func() { done <- decode(dec, r) }()
+	late := time.NewTimer(i.within - time.Since(began))
+	defer late.Stop()
+	select {
+	case err := <-done:
+		c.shrink(int64(r.bytes))
+		return c, err
+	case <-late.C:
+		return c, errRequestSlow
+	case <-ctx.Done():
+		return c, ctx.Err()
+	}
+}
+
+// decode decodes a request. It never panics, because it runs beside the call.
+func decode(dec func(any) error, r *received) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("decoding panicked: %v", p)
+		}
+	}()
+	if err := dec(r); err != nil {
+		return err
+	}
+	if r.err != nil {
+		return undecoded(r.err.Error())
+	}
+	return nil
+}
+
+// connOf returns the address of the other end of a call's connection. It is invalid if that
+// is not an IP address.
+func connOf(ctx context.Context) netip.AddrPort {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	return addrPortOf(p.Addr)
+}
+
+// chargeBody charges the body of an HTTP request, and bounds the time in which it arrives.
+func (i *intake) chargeBody(w http.ResponseWriter, r *http.Request, tenant int32, conn netip.AddrPort) (*charge, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, nil
+	}
+	n := i.largest
+	if r.ContentLength >= 0 {
+		n = min(max(r.ContentLength, unreadBytes), i.largest)
+	}
+	c, err := i.charge(r.Context(), tenant, conn, n)
+	if err != nil {
+		return nil, err
+	}
+	control := http.NewResponseController(w)
+	if control.SetReadDeadline(time.Now().Add(i.within)) == nil {
+		r.Body = &timedBody{ReadCloser: r.Body, control: control}
+	}
+	return c, nil
+}
+
+// timedBody removes the deadline of the connection when the body has arrived. Otherwise it
+// would end the call.
+type timedBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+}
+
+// Read implements [io.Reader].
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = b.control.SetReadDeadline(time.Time{}) // the server sets the next one
+	}
+	return n, err
+}
