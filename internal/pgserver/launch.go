@@ -66,6 +66,9 @@ func prepare(ctx context.Context, opts Options) (*launcher, error) {
 			return nil, err
 		}
 	}
+	if err := l.installTLS(); err != nil {
+		return nil, err
+	}
 	l.password, err = readPassword(opts.DataDir)
 	return l, err
 }
@@ -139,7 +142,7 @@ func (l *launcher) launch(ctx context.Context, port int) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{process: process, account: l.account, binaries: l.binaries, dataDir: l.opts.DataDir, port: port, password: l.password}
+	s := &Server{process: process, account: l.account, binaries: l.binaries, dataDir: l.opts.DataDir, port: port, password: l.password, ca: l.caFile()}
 	if err := s.waitReady(ctx, start); err != nil {
 		return nil, err
 	}
@@ -151,6 +154,11 @@ func (l *launcher) args(ctx context.Context, port int) []string {
 		"listen_addresses":        "127.0.0.1",
 		"unix_socket_directories": "",
 		"logging_collector":       "off",
+	}
+	if l.opts.TLS != nil {
+		maps.Copy(settings, map[string]string{
+			"ssl": "on", "ssl_cert_file": certName, "ssl_key_file": keyName, "hba_file": filepath.Join(l.opts.DataDir, hbaName),
+		})
 	}
 	maps.Copy(settings, l.opts.Settings)
 	for name, value := range l.opts.Preferred {

@@ -51,6 +51,8 @@ type Options struct {
 	Settings map[string]string
 	// Preferred are like Settings, but those that this build of PostgreSQL does not accept are dropped.
 	Preferred map[string]string
+	// TLS, if set, makes the server refuse connections without TLS.
+	TLS *TLS
 	// Scratch says that the data need not survive a crash. Its creation is then
 	// not forced to disk.
 	Scratch bool
@@ -58,6 +60,9 @@ type Options struct {
 	// creation of the data directory.
 	Progress func(what string)
 }
+
+// TLS names the files of a server's certificate, its private key and the CA that signs it.
+type TLS struct{ CertFile, KeyFile, CAFile string }
 
 // Server is a running PostgreSQL server. Its methods may be called concurrently.
 type Server struct {
@@ -67,6 +72,8 @@ type Server struct {
 	dataDir  string
 	port     int
 	password string
+	// ca is the file of the CA; empty without TLS.
+	ca string
 }
 
 // Start starts a server and waits until it accepts connections or ctx ends. The server keeps running when
@@ -111,6 +118,9 @@ func (s *Server) DSNFor(database string) string {
 		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)),
 		Path:     "/" + database,
 		RawQuery: "sslmode=disable",
+	}
+	if s.ca != "" {
+		u.RawQuery = url.Values{"sslmode": {"verify-full"}, "sslrootcert": {s.ca}}.Encode()
 	}
 	return u.String()
 }

@@ -77,7 +77,7 @@ func prepareMember(ctx context.Context, dir string, id, port int, peers string, 
 	for _, opt := range opts {
 		opt(&o)
 	}
-	s, config, err := newZooKeeper(ctx, dir)
+	s, config, err := newZooKeeper(ctx, dir, o.secure)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,11 @@ func prepareMember(ctx context.Context, dir string, id, port int, peers string, 
 		return nil, err
 	}
 	s.addr = fmt.Sprintf("127.0.0.1:%d", port)
-	return s, os.WriteFile(config, append(zookeeperConfig(dir, port, o.tick), peers...), 0o600)
+	text, err := zookeeperConfig(dir, port, o)
+	if err != nil {
+		return nil, err
+	}
+	return s, os.WriteFile(config, append(text, peers...), 0o600)
 }
 
 // Addrs returns host:port of each server.

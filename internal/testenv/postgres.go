@@ -49,6 +49,13 @@ func Setting(name, value string) PostgresOption {
 	return func(o *pgserver.Options) { o.Settings[name] = value }
 }
 
+// SecurePostgres makes the server refuse connections without TLS. cert is a certificate of ca.
+func SecurePostgres(ca *CA, cert Certificate) PostgresOption {
+	return func(o *pgserver.Options) {
+		o.TLS = &pgserver.TLS{CertFile: cert.CertFile, KeyFile: cert.KeyFile, CAFile: ca.File}
+	}
+}
+
 // NewPostgres starts a PostgreSQL server for one test. The test may stop, kill, pause and restart it.
 func NewPostgres(tb testing.TB, opts ...PostgresOption) *PostgresServer {
 	tb.Helper()

@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -25,12 +26,18 @@ type ZooKeeperServer struct{ javaServer }
 // ZooKeeperOption is an option for starting ZooKeeper servers.
 type ZooKeeperOption func(*zookeeperOptions)
 
-type zookeeperOptions struct{ tick time.Duration }
+type zookeeperOptions struct {
+	tick   time.Duration
+	secure *CA
+}
 
 // TickTime sets ZooKeeper's unit of time, by default 500 ms. Sessions time out after 2 to 20 ticks.
 func TickTime(tick time.Duration) ZooKeeperOption {
 	return func(o *zookeeperOptions) { o.tick = tick }
 }
+
+// Secure makes the server speak only TLS, with a certificate of ca.
+func Secure(ca *CA) ZooKeeperOption { return func(o *zookeeperOptions) { o.secure = ca } }
 
 // NewZooKeeper starts a ZooKeeper server for one test. The test may stop, kill, pause and restart it.
 func NewZooKeeper(tb testing.TB, opts ...ZooKeeperOption) *ZooKeeperServer {
@@ -55,12 +62,16 @@ func startZooKeeper(ctx context.Context, dir string, opts []ZooKeeperOption) (*Z
 	for _, opt := range opts {
 		opt(&o)
 	}
-	s, config, err := newZooKeeper(ctx, dir)
+	s, config, err := newZooKeeper(ctx, dir, o.secure)
 	if err != nil {
 		return nil, err
 	}
 	err = launchOnSomePort(ctx, &s.javaServer, func(port int) error {
-		return os.WriteFile(config, zookeeperConfig(dir, port, o.tick), 0o600)
+		text, err := zookeeperConfig(dir, port, o)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(config, text, 0o600)
 	})
 	if err != nil {
 		return nil, err
@@ -69,8 +80,8 @@ func startZooKeeper(ctx context.Context, dir string, opts []ZooKeeperOption) (*Z
 }
 
 // newZooKeeper returns a server with its data in dir that has no address yet. The server will read its
-// settings from the file config.
-func newZooKeeper(ctx context.Context, dir string) (s *ZooKeeperServer, config string, err error) {
+// settings from the file config. secure, if not nil, signs its certificate.
+func newZooKeeper(ctx context.Context, dir string, secure *CA) (s *ZooKeeperServer, config string, err error) {
 	java, err := findJava(ctx)
 	if err != nil {
 		return nil, "", err
@@ -89,24 +100,44 @@ func newZooKeeper(ctx context.Context, dir string) (s *ZooKeeperServer, config s
 			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(lib, "*"),
 			"org.apache.zookeeper.server.quorum.QuorumPeerMain", config)
 	}
-	s.answers = func(context.Context) error { return serves(s.addr) }
+	s.answers = func(ctx context.Context) error { return serves(ctx, s.addr, secure) }
 	return s, config, nil
 }
 
-func zookeeperConfig(dir string, port int, tick time.Duration) []byte {
-	return fmt.Appendf(nil, `dataDir=%s
-clientPort=%d
-clientPortAddress=127.0.0.1
+func zookeeperConfig(dir string, port int, o zookeeperOptions) ([]byte, error) {
+	text := fmt.Appendf(nil, `dataDir=%s
 tickTime=%d
 maxClientCnxns=0
 admin.enableServer=false
 4lw.commands.whitelist=srvr,ruok,cons,wchs
-`, filepath.Join(dir, "data"), port, tick.Milliseconds())
+`, filepath.Join(dir, "data"), o.tick.Milliseconds())
+	if o.secure == nil {
+		return fmt.Appendf(text, "clientPort=%d\nclientPortAddress=127.0.0.1\n", port), nil
+	}
+	cert, err := o.secure.Sign(Server)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(text, `secureClientPort=%d
+secureClientPortAddress=127.0.0.1
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+ssl.keyStore.type=PEM
+ssl.keyStore.location=%s
+ssl.trustStore.type=PEM
+ssl.trustStore.location=%s
+ssl.clientAuth=none
+`, port, cert.CombinedFile, o.secure.File), nil
 }
 
 // serves asks for the server's state, because the server accepts connections a moment before it serves.
-func serves(addr string) error {
-	conn, err := net.DialTimeout("tcp", addr, probeWait)
+func serves(ctx context.Context, addr string, secure *CA) error {
+	ctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	dial := (&net.Dialer{}).DialContext
+	if secure != nil {
+		dial = (&tls.Dialer{Config: secure.Trust()}).DialContext
+	}
+	conn, err := dial(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
@@ -118,7 +149,7 @@ func serves(addr string) error {
 		return err
 	}
 	answer, err := io.ReadAll(conn)
-	if err != nil {
+	if err != nil && len(answer) == 0 {
 		return err
 	}
 	if !strings.HasPrefix(string(answer), "Zookeeper version:") {
