@@ -75,7 +75,8 @@ type Config struct {
 	StopTimeout time.Duration
 
 	// User and Password, if set, are the digest credentials for ZooKeeper. All
-	// nodes are then accessible to this user only.
+	// nodes are then accessible to this user only. Nodes that were created without
+	// a user are restricted when all members have one.
 	User, Password string
 
 	// Log gets messages about items that change their owner (default:

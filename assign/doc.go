@@ -131,7 +131,7 @@
 // that feeds it; steps.go has its operations on ZooKeeper, based on tree.go and
 // reading.go (the nodes), session.go (one session, bounded requests) and
 // connections.go (its connections). environments.go removes abandoned
-// environments. calls.go calls the worker. admin.go is the view from outside.
+// environments. access.go restricts the nodes to one user. calls.go calls the worker. admin.go is the view from outside.
 // local.go is the same without ZooKeeper. Package loop has loops for programs
 // that have none of their own.
 package assign

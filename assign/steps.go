@@ -89,7 +89,18 @@ func (m *member) readStep(now time.Time) step {
 		if err != nil {
 			return nil, err
 		}
-		return func(now time.Time) { m.see(v, all, now) }, nil
+		var restricted []string
+		if all && leading {
+			if restricted, err = t.restrict(ctx, v); err != nil {
+				return nil, err
+			}
+		}
+		return func(now time.Time) {
+			if len(restricted) > 0 {
+				m.log.Info("assign: nodes that were open to everybody are restricted to the user now", "entries", len(restricted))
+			}
+			m.see(v, all, now)
+		}, nil
 	}
 }
 

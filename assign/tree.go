@@ -16,6 +16,8 @@ import (
 type tree struct {
 	s   *session
 	acl []zk.ACL
+	// user owns the nodes; empty: everybody does.
+	user string
 	// ours: this process has verified that the root belongs to this package.
 	ours bool
 
@@ -27,7 +29,7 @@ func newTree(s *session, cfg Config) *tree {
 	if cfg.User != "" {
 		acl = zk.DigestACL(zk.PermAll, cfg.User, cfg.Password)
 	}
-	t := &tree{s: s, acl: acl, root: cfg.Root, format: path.Join(cfg.Root, "format"), envs: path.Join(cfg.Root, "env")}
+	t := &tree{s: s, acl: acl, user: cfg.User, root: cfg.Root, format: path.Join(cfg.Root, "format"), envs: path.Join(cfg.Root, "env")}
 	return t.of(cfg.Environment)
 }
 
@@ -132,15 +134,15 @@ func (t *tree) makeAll(ctx context.Context, p string) error {
 
 // make creates one persistent node unless it exists.
 func (t *tree) make(ctx context.Context, p string, data []byte) error {
-	_, err := t.create(ctx, p, data, 0)
+	_, err := t.create(ctx, p, data, 0, t.acl)
 	if errors.Is(err, zk.ErrNodeExists) {
 		return nil
 	}
 	return err
 }
 
-func (t *tree) create(ctx context.Context, p string, data []byte, flags int32) (string, error) {
-	return requestLeader(ctx, t.s, "create "+p, func() (string, error) { return t.s.conn.Create(p, data, flags, t.acl) })
+func (t *tree) create(ctx context.Context, p string, data []byte, flags int32, acl []zk.ACL) (string, error) {
+	return requestLeader(ctx, t.s, "create "+p, func() (string, error) { return t.s.conn.Create(p, data, flags, acl) })
 }
 
 func (t *tree) get(ctx context.Context, p string, watched bool) ([]byte, zk.Stat, error) {
@@ -219,7 +221,11 @@ func (t *tree) register(ctx context.Context, id string, data []byte) (node strin
 		}
 	}
 	if node == "" {
-		made, err := t.create(ctx, path.Join(t.members, memberName(id)), data, zk.FlagEphemeral|zk.FlagSequence)
+		acl, err := t.memberAccess(ctx)
+		if err != nil {
+			return "", 0, err
+		}
+		made, err := t.create(ctx, path.Join(t.members, memberName(id)), data, zk.FlagEphemeral|zk.FlagSequence, acl)
 		if err != nil {
 			return "", 0, err
 		}
@@ -265,7 +271,7 @@ func (t *tree) writePlan(ctx context.Context, p plan, version int32) error {
 
 // announceLeaving tells the leader that this member is about to leave.
 func (t *tree) announceLeaving(ctx context.Context, id string) error {
-	_, err := t.create(ctx, path.Join(t.leaving, id), nil, zk.FlagEphemeral)
+	_, err := t.create(ctx, path.Join(t.leaving, id), nil, zk.FlagEphemeral, t.acl)
 	if errors.Is(err, zk.ErrNodeExists) {
 		return nil
 	}

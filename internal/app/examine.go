@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/perceptor/perceptor/assign"
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/store"
@@ -279,4 +280,26 @@ func (e *examination) zookeeper(ctx context.Context) {
 		return
 	}
 	e.add(OK, "zookeeper", "a server answers")
+	e.access(ctx)
+}
+
+// access says whether anyone may change who owns which shard.
+func (e *examination) access(ctx context.Context) {
+	admin, err := NewAssignment(e.config, pingTimeout)
+	if err != nil {
+		e.add(Failed, "zookeeper", "%s", oneLine(err))
+		return
+	}
+	open, err := admin.Open(ctx)
+	switch {
+	case errors.Is(err, assign.ErrNotFound): // no dispatcher has run yet
+	case err != nil:
+		e.add(Failed, "zookeeper", "the nodes cannot be read: %s", oneLine(err))
+	case len(open) > 0 && e.config.ZooKeeper.User == "":
+		e.add(Warning, "zookeeper", "anyone who reaches ZooKeeper may change who owns which shard; set zookeeper.user and zookeeper.password in all programs, then restart them one after the other")
+	case len(open) > 0:
+		e.add(Warning, "zookeeper", "%d nodes are still open to everybody; they are restricted when all dispatchers have zookeeper.user", len(open))
+	default:
+		e.add(OK, "zookeeper", "only zookeeper.user may read and change the assignment")
+	}
 }
