@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
+	"github.com/perceptor/perceptor/internal/kafkalogin"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -63,9 +64,20 @@ type KafkaConfig struct {
 	Brokers []string
 	// TLS configures the connections. Default (nil): no TLS.
 	TLS *tls.Config
-	// SASL is the authentication mechanism. Default (nil): no authentication.
+	// SASL is the mechanism to log in with, such as one of [KafkaLogin] or
+	// [KafkaTokenFile]. PLAIN and OAUTHBEARER need TLS. Default (nil): the login of
+	// the tenant that the service hands out, if it does.
 	SASL sasl.Mechanism
 }
+
+// KafkaLogin returns the SASL mechanism with a name, SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN.
+func KafkaLogin(mechanism, username, password string) (sasl.Mechanism, error) {
+	return kafkalogin.New(mechanism, username, password)
+}
+
+// KafkaTokenFile returns the SASL mechanism OAUTHBEARER with the token in a file. The file is
+// read for each connection, so that another program may renew the token.
+func KafkaTokenFile(path string) sasl.Mechanism { return kafkalogin.TokenFile(path) }
 
 const (
 	defaultAddress     = "localhost:7070"
@@ -193,6 +205,9 @@ func (cfg Config) complete() (Config, error) {
 		if _, port, err := net.SplitHostPort(b); err != nil || port == "" {
 			faults = append(faults, fmt.Errorf("Kafka.Brokers %q: want host:port", b))
 		}
+	}
+	if kafkalogin.InTheClear(cfg.Kafka.SASL) && cfg.Kafka.TLS == nil {
+		faults = append(faults, fmt.Errorf("Kafka.SASL %s sends a secret, and Kafka.TLS is not set", cfg.Kafka.SASL.Name()))
 	}
 	if len(faults) > 0 {
 		return cfg, fmt.Errorf("perceptor: configuration: %w", errors.Join(faults...))

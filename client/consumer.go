@@ -63,11 +63,15 @@ const (
 )
 
 func newConsumer(l *Listener, d *perceptorv1.Delivery) *consumer {
+	login := l.c.cfg.Kafka.SASL
+	if login == nil {
+		login = l.keys.mechanism()
+	}
 	return &consumer{
 		l: l, topic: d.GetTopic(), group: d.GetGroup(), brokers: newBrokerList(d.GetBrokers()), times: l.cfg.kafka,
 		dialer: &kafka.Dialer{
 			ClientID: "perceptor-listener", Timeout: kafkaTimeout, DualStack: true,
-			TLS: l.c.cfg.Kafka.TLS, SASLMechanism: l.c.cfg.Kafka.SASL,
+			TLS: l.c.cfg.Kafka.TLS, SASLMechanism: login,
 		},
 	}
 }
@@ -233,24 +237,33 @@ func (c *consumer) fetch(ctx, genCtx context.Context, g *generation, t *tracker,
 			return
 		default:
 			next = c.checkGap(m, next)
-			c.deliver(t, m)
+			c.deliver(ctx, t, m)
 		}
 	}
 }
 
-// deliver passes a record to the engine.
-func (c *consumer) deliver(t *tracker, m kafka.Message) {
-	pub, err := record.Decode(m.Value)
-	if err == nil {
-		c.l.engine.arrive(t, pub, m.Offset)
+// deliver passes a record to the engine if the service has signed it. Nothing else of an
+// unsigned record is looked at.
+func (c *consumer) deliver(ctx context.Context, t *tracker, m kafka.Message) {
+	if err := c.l.keys.verify(ctx, &m); err != nil {
+		c.refuse(t, &m, "record is not signed by the service; skipping it", c.l.cfg.Events.Forged, &c.l.forged, err)
 		return
 	}
-	if f := c.l.cfg.Events.Poison; f != nil {
-		f(m.Partition, m.Offset, err)
+	pub, err := record.Decode(m.Value)
+	if err != nil {
+		c.refuse(t, &m, "record cannot be decoded; skipping it", c.l.cfg.Events.Poison, &c.l.poison, err)
+		return
 	}
-	if suppressed, ok := c.l.poison.allow(); ok {
-		c.l.log.Error("record cannot be decoded; skipping it", "topic", c.topic,
-			"partition", m.Partition, "offset", m.Offset, "suppressed", suppressed, "err", err)
+	c.l.engine.arrive(t, pub, m.Offset)
+}
+
+// refuse skips a record, and tells why.
+func (c *consumer) refuse(t *tracker, m *kafka.Message, why string, event func(int, int64, error), limit *logLimit, err error) {
+	if event != nil {
+		event(m.Partition, m.Offset, err)
+	}
+	if suppressed, ok := limit.allow(); ok {
+		c.l.log.Error(why, "topic", c.topic, "partition", m.Partition, "offset", m.Offset, "suppressed", suppressed, "err", err)
 	}
 	c.l.engine.skip(t, m.Offset)
 }

@@ -39,6 +39,11 @@ type Events struct {
 	// Poison is called for a record that cannot be decoded. The record is
 	// skipped.
 	Poison func(partition int, offset int64, err error)
+	// Forged is called for a record that the service has not signed: its signature
+	// is missing or wrong, or is made with a key that is unknown or has ended. The
+	// record is skipped and no handler is called. If the service did send it, it
+	// delivers the run again after its ack_timeout.
+	Forged func(partition int, offset int64, err error)
 	// OutOfRange is called when a partition does not have the offset to read next. The listener
 	// continues with the records that are there.
 	OutOfRange func(OutOfRange)

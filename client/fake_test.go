@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/internal/testenv"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -53,6 +54,7 @@ type fakeService struct {
 	calls   map[string]int
 	adds    []*perceptorv1.AddTasksRequest
 	tasks   []*perceptorv1.Task
+	keys    []*perceptorv1.RecordKey // nil: that of testKey
 }
 
 func (s *fakeService) hook(ctx context.Context, op string) error {
@@ -159,7 +161,17 @@ func (s *fakeService) GetDelivery(ctx context.Context, _ *perceptorv1.GetDeliver
 	if err := s.hook(ctx, "delivery"); err != nil {
 		return nil, err
 	}
-	return &perceptorv1.Delivery{Tenant: "shop", Topic: s.topic, Group: s.topic, Brokers: s.brokers}, nil
+	return &perceptorv1.Delivery{Tenant: "shop", Topic: s.topic, Group: s.topic, Brokers: s.brokers, RecordKeys: s.recordKeys(), Now: timestamppb.Now()}, nil
+}
+
+// recordKeys returns the keys of the tenant.
+func (s *fakeService) recordKeys() []*perceptorv1.RecordKey {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keys != nil {
+		return s.keys
+	}
+	return []*perceptorv1.RecordKey{{Id: 1, Secret: []byte("secret of the key")}}
 }
 
 // with changes the service under its lock.
@@ -366,11 +378,32 @@ func (b *bench) publish(pubs ...task.Publication) {
 			if b.svc.runs[p.RunID()] == nil {
 				b.svc.runs[p.RunID()] = newRefRun(p.Type, 5)
 			}
-			key, value, _ := record.Encode(p, "shop")
-			messages[i] = kafka.Message{Key: key, Value: value, Partition: record.Partition(p.Task, 12)}
+			messages[i] = signedMessage(p, testKey)
 		}
 	})
 	b.write(messages...)
+}
+
+// testKey signs the records.
+var testKey = record.NewKey(1, []byte("secret of the key"))
+
+// signedMessage returns the record of a run, signed with a key.
+func signedMessage(p task.Publication, key *record.Key) kafka.Message {
+	k, value, headers := record.Encode(p, "shop")
+	m := kafka.Message{Key: k, Value: value, Partition: record.Partition(p.Task, 12)}
+	for _, h := range key.Signer().Sign(value, headers) {
+		m.Headers = append(m.Headers, kafka.Header(h))
+	}
+	return m
+}
+
+// signedValue returns a record with any value, signed with testKey.
+func signedValue(value []byte, partition int) kafka.Message {
+	m := kafka.Message{Key: []byte("k"), Value: value, Partition: partition}
+	for _, h := range testKey.Signer().Sign(value, []record.Header{{Key: record.HeaderType, Value: []byte(record.EventType)}}) {
+		m.Headers = append(m.Headers, kafka.Header(h))
+	}
+	return m
 }
 
 func (b *bench) write(messages ...kafka.Message) {

@@ -72,8 +72,9 @@ type Listener struct {
 	kinds      map[string]*kind
 	middleware []Middleware
 
-	engine *engine
-	poison logLimit
+	engine         *engine
+	keys           *keyring
+	poison, forged logLimit
 }
 
 // NewListener returns a listener without handlers. Each listener is a separate
@@ -107,6 +108,9 @@ func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 	}
 	l := &Listener{c: c, cfg: cfg, log: cfg.Logger, holder: rand.Uint64() | 1, kinds: map[string]*kind{}}
 	l.engine = newEngine(l)
+	l.keys = newKeyring(func(ctx context.Context) (*perceptorv1.Delivery, error) {
+		return c.runs.GetDelivery(ctx, &perceptorv1.GetDeliveryRequest{})
+	})
 	return l, nil
 }
 
@@ -134,6 +138,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	groupCtx, leave := context.WithCancel(context.WithoutCancel(ctx))
 	var senders sync.WaitGroup
 	l.engine.runSenders(sendCtx, &senders)
+	senders.Go(func() { l.keys.run(sendCtx) })
 	consumer := newConsumer(l, d)
 	left := make(chan error, 1)
 	go func() { left <- consumer.run(ctx, groupCtx) }()
@@ -165,6 +170,7 @@ func (l *Listener) delivery(ctx context.Context) (*perceptorv1.Delivery, error) 
 			return nil, nil
 		case err == nil:
 			l.engine.setClock(d.GetNow(), asked)
+			l.keys.set(d, asked)
 			return l.completeDelivery(d)
 		case !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrResourceExhausted):
 			return nil, err

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/segmentio/kafka-go"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -172,8 +171,7 @@ func TestGarbageOnTheTopicIsSkippedAndCounted(t *testing.T) {
 	var poison atomic.Int32
 	b.listen(ListenerConfig{Events: Events{Poison: func(int, int64, error) { poison.Add(1) }}}, map[string]Handler{"count": c.handle})
 	for i := range 50 {
-		b.write(kafka.Message{Value: []byte("garbage"), Partition: i}, kafka.Message{Key: []byte("k"), Partition: i},
-			kafka.Message{Value: []byte{0xff, 0xff, 0xff}, Partition: i})
+		b.write(signedValue([]byte("garbage"), i), signedValue(nil, i), signedValue([]byte{0xff, 0xff, 0xff}, i))
 		b.publish(newRunOf(int64(i)+1, task.OneShot, "count", nil))
 	}
 	b.svc.await(t, "50 results", func() bool { return b.svc.codes["report ACCEPTED"] == 50 })

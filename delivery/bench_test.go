@@ -29,7 +29,7 @@ func BenchmarkPublish(b *testing.B) {
 			topics.cfg.Prefix = ""
 			var pubs []task.Publication
 			for tenant, topic := range tenants {
-				if _, err := topics.Ensure(b.Context(), topic); err != nil {
+				if err := topics.Ensure(b.Context(), topic); err != nil {
 					b.Fatal(err)
 				}
 				pubs = append(pubs, deliveries(tenant, shape.records/shape.tenants, 150)...)

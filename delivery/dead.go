@@ -67,10 +67,10 @@ func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (don
 		if refused[r.Tenant] {
 			continue
 		}
-		name, topic, err2 := d.tenants.TenantTopic(ctx, r.Tenant)
+		t, err2 := d.tenants.Tenant(ctx, r.Tenant)
 		switch {
 		case err2 == nil:
-			err2 = d.ensure(ctx, name)
+			err2 = d.ensure(ctx, &t)
 		case d.deleted(ctx, r.Tenant):
 			done = append(done, i)
 			continue
@@ -80,9 +80,9 @@ func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (don
 			err = errors.Join(err, fmt.Errorf("dead letters of tenant %d: %w", r.Tenant, err2))
 			continue
 		}
-		key, value, headers := record.EncodeDead(r, name)
-		m := kafka.Message{Topic: topic + DeadSuffix, Key: key, Value: value}
-		for _, h := range headers {
+		key, value, headers := record.EncodeDead(r, t.Name)
+		m := kafka.Message{Topic: t.Topic + DeadSuffix, Key: key, Value: value}
+		for _, h := range t.Key.Signer().Sign(value, headers) {
 			m.Headers = append(m.Headers, kafka.Header{Key: h.Key, Value: h.Value})
 		}
 		messages, index = append(messages, m), append(index, i)
@@ -128,15 +128,18 @@ func (d *DeadLetters) write(ctx context.Context, messages []kafka.Message, index
 }
 
 // ensure creates the dead-letter topic of a tenant on the first call.
-func (d *DeadLetters) ensure(ctx context.Context, tenant string) error {
-	topic := d.topics.Name(tenant) + DeadSuffix
+func (d *DeadLetters) ensure(ctx context.Context, t *Tenant) error {
+	if err := t.check(); err != nil {
+		return err
+	}
+	topic := t.Topic + DeadSuffix
 	d.mu.Lock()
 	known := d.made[topic]
 	d.mu.Unlock()
 	if known {
 		return nil
 	}
-	if _, err := d.topics.Ensure(ctx, tenant+DeadSuffix); err != nil {
+	if err := d.topics.Ensure(ctx, topic); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -152,10 +155,10 @@ func (d *DeadLetters) forget(topic string) {
 	delete(d.made, topic)
 }
 
-// Remove deletes the topic and the dead-letter topic of a tenant. Missing
-// topics are not an error.
-func (t *Topics) Remove(ctx context.Context, tenant string) error {
-	names := []string{t.Name(tenant), t.Name(tenant) + DeadSuffix}
+// Remove deletes the topic of a tenant and its dead-letter topic. Missing topics are not an
+// error.
+func (t *Topics) Remove(ctx context.Context, topic string) error {
+	names := []string{topic, topic + DeadSuffix}
 	client, closeClient := t.client()
 	defer closeClient()
 	res, err := client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: names})

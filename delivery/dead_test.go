@@ -43,7 +43,7 @@ func TestDeadRunsComeToTopicsOfTheirTenantsThatAreMadeOnDemand(t *testing.T) {
 		}
 	}
 	for range 2 { // missing topics are not an error
-		if err := topics.Remove(t.Context(), "shop"); err != nil {
+		if err := topics.Remove(t.Context(), "t-shop"); err != nil {
 			t.Error(err)
 		}
 	}

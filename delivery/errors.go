@@ -47,6 +47,10 @@ func (e *DeletedTenantError) Obsolete() bool { return true }
 // ErrUnknownTenant reports that the tenant of a record has no known topic.
 var ErrUnknownTenant = errors.New("unknown tenant")
 
+// ErrNoKey reports that the tenant of a record has no key. Records are never published without
+// a signature.
+var ErrNoKey = errors.New("the tenant has no key to sign records with")
+
 // errNoAnswer reports that a response lacks the partition.
 var errNoAnswer = errors.New("no answer for the partition")
 

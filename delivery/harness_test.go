@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/record"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -28,13 +29,16 @@ var leaks = []goleak.Option{
 // names maps tenants to their topics.
 type names map[int32]string
 
-func (n names) TenantTopic(_ context.Context, tenant int32) (string, string, error) {
+func (n names) Tenant(_ context.Context, tenant int32) (Tenant, error) {
 	name, ok := n[tenant]
 	if !ok {
-		return "", "", ErrUnknownTenant
+		return Tenant{}, ErrUnknownTenant
 	}
-	return strings.TrimPrefix(name, "t-"), name, nil
+	return Tenant{Name: strings.TrimPrefix(name, "t-"), Topic: name, Key: testKey}, nil
 }
+
+// testKey signs the records of all tenants.
+var testKey = record.NewKey(7, []byte("secret"))
 
 // deletedTenant is the number of the first tenant that was deleted.
 const deletedTenant = 1000

@@ -20,10 +20,19 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Tenants is a source of the names and topics of tenants. It should answer from memory.
+// Tenant is what the records of a tenant need.
+type Tenant struct {
+	// Name is for headers that people read.
+	Name  string
+	Topic string
+	// Key signs the records.
+	Key *record.Key
+}
+
+// Tenants is a source of what the records of tenants need. It should answer from memory.
 type Tenants interface {
-	// TenantTopic returns the name and the topic of a tenant.
-	TenantTopic(ctx context.Context, tenant int32) (name, topic string, err error)
+	// Tenant returns the tenant with a number, with its present key.
+	Tenant(ctx context.Context, id int32) (Tenant, error)
 	// Deleted reports whether the tenant is known to be deleted. It is asked about tenants
 	// that are not found or have no topic, and may ask a database.
 	Deleted(ctx context.Context, tenant int32) (bool, error)
@@ -75,9 +84,9 @@ func (p *Publisher) Publish(ctx context.Context, pubs []task.Publication, report
 
 // topicGroup holds the publications of one tenant.
 type topicGroup struct {
-	id            int32
-	tenant, topic string
-	index         []int
+	Tenant
+	id    int32
+	index []int
 }
 
 // byTopic groups publications by tenant, in a fixed order.
@@ -94,8 +103,8 @@ func (p *Publisher) byTopic(ctx context.Context, pubs []task.Publication, report
 	var groups []*topicGroup
 	for id, g := range byID {
 		var err error
-		if g.tenant, g.topic, err = p.tenants.TenantTopic(ctx, id); err == nil && g.topic == "" {
-			err = ErrUnknownTenant
+		if g.Tenant, err = p.tenants.Tenant(ctx, id); err == nil {
+			err = g.Tenant.check()
 		}
 		if err != nil {
 			report(g.index, p.orDeleted(ctx, id, fmt.Errorf("find topic of tenant %d: %w", id, err)))
@@ -103,8 +112,19 @@ func (p *Publisher) byTopic(ctx context.Context, pubs []task.Publication, report
 		}
 		groups = append(groups, g)
 	}
-	slices.SortFunc(groups, func(a, b *topicGroup) int { return cmp.Compare(a.topic, b.topic) })
+	slices.SortFunc(groups, func(a, b *topicGroup) int { return cmp.Compare(a.Topic, b.Topic) })
 	return groups
+}
+
+// check returns an error if records for the tenant cannot be made.
+func (t *Tenant) check() error {
+	switch {
+	case t.Topic == "":
+		return ErrUnknownTenant
+	case t.Key == nil:
+		return ErrNoKey
+	}
+	return nil
 }
 
 // orDeleted returns err, or a [DeletedTenantError] if err has its cause in the deletion of the
@@ -131,7 +151,7 @@ func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups
 	}
 	topics := make([]string, len(groups))
 	for i, g := range groups {
-		topics[i] = g.topic
+		topics[i] = g.Topic
 	}
 	layouts, err := p.layouts.of(ctx, topics)
 	if err != nil {
@@ -142,7 +162,7 @@ func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups
 	}
 	byLeader := make(map[int32][]*batch)
 	for _, g := range groups {
-		t, known := layouts[g.topic]
+		t, known := layouts[g.Topic]
 		if !known {
 			t.err = errNoAnswer
 		}
@@ -161,7 +181,7 @@ func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups
 			}
 			part := &t.partitions[n]
 			if part.LeaderID < 0 {
-				report(index, fmt.Errorf("publish to topic %s, partition %d: %w", g.topic, part.PartitionIndex, kafka.LeaderNotAvailable))
+				report(index, fmt.Errorf("publish to topic %s, partition %d: %w", g.Topic, part.PartitionIndex, kafka.LeaderNotAvailable))
 				continue
 			}
 			list := p.encode(g, part.PartitionIndex, index, pubs, report)
@@ -174,7 +194,7 @@ func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups
 // encode encodes records of one partition into batches of up to BatchBytes.
 func (p *Publisher) encode(g *topicGroup, partition int32, index []int, pubs []task.Publication, report func([]int, error)) []*batch {
 	var done []*batch
-	b, now := p.begin(g, partition, index), time.Now().UnixMilli()
+	b, now, signer := p.begin(g, partition, index), time.Now().UnixMilli(), g.Key.Signer()
 	seal := func() {
 		set, err := sealBatch(b.set, len(b.index), now, p.codec)
 		if err != nil {
@@ -185,10 +205,11 @@ func (p *Publisher) encode(g *topicGroup, partition int32, index []int, pubs []t
 		done = append(done, b)
 	}
 	for n, i := range index {
-		key, value, headers := record.Encode(pubs[i], g.tenant)
+		key, value, headers := record.Encode(pubs[i], g.Name)
+		headers = signer.Sign(value, headers)
 		size := recordSize(len(b.index), key, value, headers)
 		if size+batchHeader > p.cfg.RequestBytes-1024 {
-			report([]int{i}, &TooLargeError{Topic: g.topic, Bytes: size + batchHeader})
+			report([]int{i}, &TooLargeError{Topic: g.Topic, Bytes: size + batchHeader})
 			continue
 		}
 		if len(b.index) > 0 && len(b.set)+size+5 > p.cfg.BatchBytes {
@@ -216,7 +237,7 @@ func (p *Publisher) toLeader(ctx context.Context, leader int32, batches []*batch
 		taken := make(map[partitionKey]bool)
 		bytes := 0
 		for _, b := range batches {
-			k := partitionKey{b.group.topic, b.partition}
+			k := partitionKey{b.group.Topic, b.partition}
 			if taken[k] || (len(now) > 0 && bytes+len(b.set) > p.cfg.RequestBytes) {
 				later = append(later, b)
 				continue
@@ -242,7 +263,7 @@ func (p *Publisher) request(ctx context.Context, leader int32, batches []*batch,
 	if err != nil {
 		err = fmt.Errorf("publish to broker %d: %w", leader, err)
 		for _, b := range batches {
-			p.layouts.outdated(b.group.topic)
+			p.layouts.outdated(b.group.Topic)
 			report(b.index, err)
 		}
 		return nil
@@ -255,7 +276,7 @@ func (p *Publisher) request(ctx context.Context, leader int32, batches []*batch,
 	}
 	var smaller []*batch
 	for _, b := range batches {
-		code, ok := codes[partitionKey{b.group.topic, b.partition}]
+		code, ok := codes[partitionKey{b.group.Topic, b.partition}]
 		switch {
 		case !ok:
 			report(b.index, errNoAnswer)
@@ -264,12 +285,12 @@ func (p *Publisher) request(ctx context.Context, leader int32, batches []*batch,
 			smaller = append(smaller, p.encode(b.group, b.partition, b.index[:half], pubs, report)...)
 			smaller = append(smaller, p.encode(b.group, b.partition, b.index[half:], pubs, report)...)
 		case isTooLarge(code):
-			report(b.index, &TooLargeError{Topic: b.group.topic, Bytes: len(b.set)})
+			report(b.index, &TooLargeError{Topic: b.group.Topic, Bytes: len(b.set)})
 		default:
 			if isMoved(code) {
-				p.layouts.outdated(b.group.topic)
+				p.layouts.outdated(b.group.Topic)
 			}
-			report(b.index, partitionError(b.group.topic, code))
+			report(b.index, partitionError(b.group.Topic, code))
 		}
 	}
 	return smaller
@@ -302,11 +323,11 @@ func newProduceRequest(leader int32, batches []*batch, timeout time.Duration) *p
 	req := &produceRequest{Acks: int16(kafka.RequireAll), Timeout: int32(timeout.Milliseconds()), leader: leader}
 	at := make(map[string]int)
 	for _, b := range batches {
-		i, ok := at[b.group.topic]
+		i, ok := at[b.group.Topic]
 		if !ok {
 			i = len(req.Topics)
-			at[b.group.topic] = i
-			req.Topics = append(req.Topics, rawproduce.RequestTopic{Topic: b.group.topic})
+			at[b.group.Topic] = i
+			req.Topics = append(req.Topics, rawproduce.RequestTopic{Topic: b.group.Topic})
 		}
 		req.Topics[i].Partitions = append(req.Topics[i].Partitions, rawproduce.RequestPartition{
 			Partition: b.partition, RecordSet: protocol.RawRecordSet{Reader: bytes.NewReader(b.set)},

@@ -44,7 +44,7 @@ func TestRecordsArriveAsTheyWerePublishedOnARealKafka(t *testing.T) {
 			}
 			topics.cfg.Prefix = ""
 			for _, topic := range tenants {
-				if _, err := topics.Ensure(t.Context(), topic); err != nil {
+				if err := topics.Ensure(t.Context(), topic); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -79,6 +79,7 @@ func testArrival(t *testing.T, brokers []string, tenants names, codec string) {
 			t.Fatal(diff)
 		}
 		_, _, headers := record.Encode(pub, tenantName(tenants, pub.Tenant))
+		headers = testKey.Signer().Sign(r.Value, headers)
 		if string(r.Key) != pub.Task.String() || int(r.Partition) != record.Partition(pub.Task, 4) || !sameHeaders(r, headers) {
 			t.Fatalf("record %s has key %s, partition %d, headers %v", got.RunID(), r.Key, r.Partition, r.Headers)
 		}
@@ -89,8 +90,8 @@ func testArrival(t *testing.T, brokers []string, tenants names, codec string) {
 }
 
 func tenantName(tenants names, tenant int32) string {
-	name, _, _ := tenants.TenantTopic(context.Background(), tenant)
-	return name
+	t, _ := tenants.Tenant(context.Background(), tenant)
+	return t.Name
 }
 
 func sameHeaders(r *kgo.Record, want []record.Header) bool {
@@ -309,7 +310,7 @@ func testNewTopic(t *testing.T, brokers []string, tenants names) {
 	topics := newTestTopics(t, brokers, TopicConfig{})
 	topics.cfg.Prefix = ""
 	for tenant, topic := range tenants {
-		if _, err := topics.Ensure(t.Context(), topic); err != nil {
+		if err := topics.Ensure(t.Context(), topic); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, p, deliveries(tenant, 10, 10), 5*time.Second)

@@ -16,7 +16,7 @@ import (
 
 // TopicConfig configures topics. Zero fields take the given defaults.
 type TopicConfig struct {
-	// Prefix precedes the tenant's name. Default: "perceptor.".
+	// Prefix begins the names of topics. Default: "perceptor.".
 	Prefix string
 	// Partitions is the number of partitions of a new topic. Default: 8. More
 	// partitions allow more listeners for a tenant; fewer cost the brokers
@@ -90,15 +90,20 @@ func (t *Topics) client(topics ...string) (*kafka.Client, func()) {
 	return &kafka.Client{Addr: kafka.TCP(t.conn.Brokers...), Timeout: t.conn.Timeout, Transport: transport}, transport.CloseIdleConnections
 }
 
-// Name returns the topic of the tenant with the given name.
-func (t *Topics) Name(tenant string) string { return t.cfg.Prefix + tenant }
+// Name returns the topic of a tenant. The number makes it unique for all time, so that a new
+// tenant of an old name does not get records of its predecessor; the name is for people.
+func (t *Topics) Name(id int32, tenant string) string { return TopicName(t.cfg.Prefix, id, tenant) }
 
-// Ensure creates the tenant's topic unless it exists, and returns its name. It
-// does not change an existing topic; see [Topics.Check].
-func (t *Topics) Ensure(ctx context.Context, tenant string) (topic string, err error) {
-	topic = t.Name(tenant)
-	if tenant == "" || strings.Trim(tenant, topicCharacters) != "" || len(topic) > maxTopicBytes {
-		return "", fmt.Errorf("tenant name %q cannot be part of a topic's name", tenant)
+// TopicName returns the topic of a tenant in an installation with a prefix.
+func TopicName(prefix string, id int32, tenant string) string {
+	return prefix + strconv.Itoa(int(id)) + "." + tenant
+}
+
+// Ensure creates a topic unless it exists. It does not change an existing topic; see
+// [Topics.Check].
+func (t *Topics) Ensure(ctx context.Context, topic string) error {
+	if topic == "" || strings.Trim(topic, topicCharacters) != "" || len(topic) > maxTopicBytes {
+		return fmt.Errorf("%q cannot be the name of a topic", topic)
 	}
 	entries := []kafka.ConfigEntry{
 		{ConfigName: "cleanup.policy", ConfigValue: "delete"},
@@ -120,9 +125,9 @@ func (t *Topics) Ensure(ctx context.Context, tenant string) (topic string, err e
 		err = res.Errors[topic]
 	}
 	if err != nil && !errors.Is(err, kafka.TopicAlreadyExists) {
-		return "", fmt.Errorf("create topic %s: %w", topic, err)
+		return fmt.Errorf("create topic %s: %w", topic, err)
 	}
-	return topic, nil
+	return nil
 }
 
 // replicas returns the number of replicas of a new topic, or 0 if it is the broker's default and

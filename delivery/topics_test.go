@@ -45,22 +45,22 @@ func TestTopicIsMadeOnceAndKeepsRecordsLongEnoughOnARealKafka(t *testing.T) {
 
 func testEnsure(t *testing.T, brokers []string, prefix string) {
 	topics := newTestTopics(t, brokers, TopicConfig{Prefix: prefix, Replication: 1, ParamsBytes: 256 << 10, GiveUpAfter: 48 * time.Hour})
+	acme := topics.Name(17, "acme")
+	if want := prefix + "17.acme"; acme != want {
+		t.Errorf("Name = %s, want %s", acme, want)
+	}
 	for range 2 {
-		name, err := topics.Ensure(t.Context(), "acme")
-		if err != nil {
+		if err := topics.Ensure(t.Context(), acme); err != nil {
 			t.Fatal(err)
 		}
-		if name != prefix+"acme" || name != topics.Name("acme") {
-			t.Errorf("Ensure = %s, want %s", name, prefix+"acme")
-		}
 	}
-	client, closeClient := topics.client(topics.Name("acme"))
+	client, closeClient := topics.client(acme)
 	defer closeClient()
-	meta, err := client.Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{topics.Name("acme")}})
+	meta, err := client.Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{acme}})
 	if err != nil || len(meta.Topics[0].Partitions) != 8 {
 		t.Fatalf("Metadata = %v, %v, want 8 partitions", meta, err)
 	}
-	found, err := topics.Check(t.Context(), []string{topics.Name("acme")})
+	found, err := topics.Check(t.Context(), []string{acme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,10 +76,11 @@ func testEnsure(t *testing.T, brokers []string, prefix string) {
 
 func TestLargeParamsRaiseTheLimitOfTheTopic(t *testing.T) {
 	topics := newTestTopics(t, broker(t, nil).ListenAddrs(), TopicConfig{ParamsBytes: 2 << 20})
-	if _, err := topics.Ensure(t.Context(), "acme"); err != nil {
+	const acme = "acme"
+	if err := topics.Ensure(t.Context(), acme); err != nil {
 		t.Fatal(err)
 	}
-	found, err := topics.Check(t.Context(), []string{topics.Name("acme")})
+	found, err := topics.Check(t.Context(), []string{acme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,8 +134,8 @@ func TestNewTopicWithReplicasIsSafe(t *testing.T) {
 	c := broker(t, nil, kfake.NumBrokers(3), kfake.BrokerConfigs(map[string]string{"default.replication.factor": "3"}))
 	for name, replication := range map[string]int{"two": 2, "three": 3, "default": 0} {
 		topics := newTestTopics(t, c.ListenAddrs(), TopicConfig{Replication: replication})
-		topic, err := topics.Ensure(t.Context(), name)
-		if err != nil {
+		topic := topics.Name(1, name)
+		if err := topics.Ensure(t.Context(), topic); err != nil {
 			t.Fatal(err)
 		}
 		if found, err := topics.Check(t.Context(), []string{topic}); err != nil || len(found) != 0 {
@@ -146,7 +147,7 @@ func TestNewTopicWithReplicasIsSafe(t *testing.T) {
 func TestTenantNamesThatAreNoTopicNamesAreRefused(t *testing.T) {
 	topics := newTestTopics(t, []string{"127.0.0.1:1"}, TopicConfig{})
 	for _, name := range []string{"", "a b", "a/b", "ä", "a\x00", strings.Repeat("a", 250)} {
-		if _, err := topics.Ensure(t.Context(), name); err == nil {
+		if err := topics.Ensure(t.Context(), name); err == nil {
 			t.Errorf("Ensure accepted the name %q", name)
 		}
 	}

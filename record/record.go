@@ -13,6 +13,9 @@
 // on unchanged, so encoding a record builds no map. Therefore the encoder is
 // written by hand; a test compares it with the generated code.
 //
+// [Key] signs records, so that listeners can tell them from those of others who may write to
+// the topic.
+//
 // [Decode] is strict, because any producer can write to a topic: it never
 // panics, it allocates at most a fixed multiple of its input, and its error
 // names the faulty field. It ignores unknown fields, so that fields can be
@@ -134,6 +137,9 @@ func appendMillis(b []byte, n protowire.Number, ms int64) []byte {
 	return append(b, inner...)
 }
 
+// maxHeaders is the number of headers of a run's record with a trace context and a signature.
+const maxHeaders = 12
+
 // Parts of headers that are the same in all records. They are read-only.
 var (
 	specVersion = []byte(SpecVersion)
@@ -154,17 +160,17 @@ func appendHeaders(p *task.Publication, tenant string) []Header {
 	buf = append(buf, p.ScheduledAt.String()...)
 	timeEnd := len(buf)
 	buf = strconv.AppendInt(buf, int64(p.ScheduledAt), 10)
-	headers := []Header{
-		{HeaderSpecVersion, specVersion},
-		{HeaderID, buf[:idEnd:idEnd]},
-		{HeaderSource, buf[idEnd:sourceEnd:sourceEnd]},
-		{HeaderType, eventType},
-		{HeaderTime, buf[sourceEnd:timeEnd:timeEnd]},
-		{HeaderContentType, contentType},
-		{HeaderRunID, buf[:runEnd:runEnd]},
-		{HeaderAttempt, buf[runEnd+1 : idEnd : idEnd]},
-		{HeaderScheduledAt, buf[timeEnd:]},
-	}
+	headers := append(make([]Header, 0, maxHeaders),
+		Header{HeaderSpecVersion, specVersion},
+		Header{HeaderID, buf[:idEnd:idEnd]},
+		Header{HeaderSource, buf[idEnd:sourceEnd:sourceEnd]},
+		Header{HeaderType, eventType},
+		Header{HeaderTime, buf[sourceEnd:timeEnd:timeEnd]},
+		Header{HeaderContentType, contentType},
+		Header{HeaderRunID, buf[:runEnd:runEnd]},
+		Header{HeaderAttempt, buf[runEnd+1 : idEnd : idEnd]},
+		Header{HeaderScheduledAt, buf[timeEnd:]},
+	)
 	if p.TraceParent != "" {
 		headers = append(headers, Header{HeaderTraceParent, []byte(p.TraceParent)})
 	}

@@ -283,6 +283,9 @@ var badCalls = []struct {
 	{"a token that has expired already", "admin-secret", createToken, &perceptorv1.CreateTokenRequest{Token: &perceptorv1.Token{
 		Scope: perceptorv1.Token_ADMIN, ExpireTime: after(-time.Second)}}, []string{"token.expire_time"}},
 	{"bad paging of tokens", "admin-secret", listTokens, &perceptorv1.ListTokensRequest{Tenant: "A", PageSize: 1001, PageToken: "x"}, []string{"page_size", "page_token", "tenant"}},
+	{"a rotation for a name that no tenant can have", "admin-secret", perceptorv1.AdminService_RotateTenantKey_FullMethodName, &perceptorv1.RotateTenantKeyRequest{Name: "A"}, []string{"name"}},
+	{"too long an overlap of keys", "admin-secret", perceptorv1.AdminService_RotateTenantKey_FullMethodName,
+		&perceptorv1.RotateTenantKeyRequest{Name: "acme", Overlap: durationpb.New(31 * 24 * time.Hour)}, []string{"overlap"}},
 	{"a token id with control characters", "admin-secret", revokeToken, &perceptorv1.RevokeTokenRequest{Id: "a\nb"}, []string{"id"}},
 	{"too long a token id", "admin-secret", revokeToken, &perceptorv1.RevokeTokenRequest{Id: strings.Repeat("i", 65)}, []string{"id"}},
 }

@@ -100,6 +100,10 @@ type Admin interface {
 	// overlap. [task.NotFound]: the tenant has no such token.
 	// [task.FailedPrecondition]: it has ended.
 	RotateToken(ctx context.Context, r Rotation) (successor, replaced Token, secret string, err error)
+	// RotateKey gives a tenant a new key. The others that have no end yet end after
+	// overlap. It returns the valid keys, or [task.NotFound].
+	// [task.FailedPrecondition]: the tenant has too many.
+	RotateKey(ctx context.Context, name string, overlap time.Duration) ([]TenantKey, error)
 	// RevokeToken revokes a token and returns it. Revoking it again has no
 	// effect. [task.NotFound]: there is no such token, or it is not one of the
 	// tenant; tenant 0 stands for all tokens.
@@ -151,10 +155,28 @@ type Tenant struct {
 	// History selects the events of runs that are recorded.
 	History task.HistoryLevel
 	// Rates are the limits of the tenant.
-	Rates     task.Rates
-	Topic     string
+	Rates task.Rates
+	Topic string
+	// Keys sign the tenant's records, by their number. Only GetDelivery shows the
+	// secrets.
+	Keys      []TenantKey
 	CreatedAt task.Instant
 }
+
+// TenantKey signs records of a tenant.
+type TenantKey struct {
+	ID     int32
+	Secret []byte
+	// Login is the login to Kafka that belongs to the key. Its fields are empty if
+	// tenants have none.
+	Login Login
+	// StartsAt is when it begins to be used, and ExpiresAt when it becomes invalid;
+	// [task.Never]: that is not decided.
+	StartsAt, ExpiresAt task.Instant
+}
+
+// Login is a login to Kafka.
+type Login struct{ Mechanism, Username, Password string }
 
 // TenantChange has the new values of a tenant's settings; nil: unchanged.
 type TenantChange struct {
@@ -195,6 +217,8 @@ type Delivery struct {
 	Topic   string
 	Group   string
 	Brokers []string
+	// Keys are those of the tenant.
+	Keys []TenantKey
 }
 
 // Deps are the dependencies of a [Server]. All are required unless stated

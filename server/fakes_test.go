@@ -408,6 +408,16 @@ func (f *fakeAdmin) Tokens(_ context.Context, tenant, after string, limit int) (
 	return page[:min(limit, len(page))], nil
 }
 
+func (f *fakeAdmin) RotateKey(ctx context.Context, name string, overlap time.Duration) ([]TenantKey, error) {
+	if _, err := f.Tenant(ctx, name); err != nil {
+		return nil, err
+	}
+	return []TenantKey{
+		{ID: 1, Secret: []byte("first"), ExpiresAt: fakeNow.Add(overlap)},
+		{ID: 2, Secret: []byte("second"), StartsAt: fakeNow.Add(overlap / 2), ExpiresAt: task.Never},
+	}, nil
+}
+
 // nameOf returns the name of a tenant in identities.
 func nameOf(tenant int32) string {
 	for _, id := range identities {

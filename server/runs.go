@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
@@ -96,9 +97,27 @@ func (s *runService) ReportResults(ctx context.Context, r *perceptorv1.ReportRes
 func (s *runService) GetDelivery(ctx context.Context, _ *perceptorv1.GetDeliveryRequest) (*perceptorv1.Delivery, error) {
 	tenant := tenantOf(ctx)
 	d := s.delivery(*tenant)
+	now := time.Now()
+	keys, login := recordKeys(d.Keys, task.At(now))
 	return &perceptorv1.Delivery{
-		Tenant: tenant.Name, Topic: d.Topic, Group: d.Group, Brokers: d.Brokers, Now: timestamppb.Now(),
+		Tenant: tenant.Name, Topic: d.Topic, Group: d.Group, Brokers: d.Brokers, Now: timestamppb.New(now),
+		RecordKeys: keys, Login: login,
 	}, nil
+}
+
+// recordKeys returns the keys that are valid, and the login of the newest key that has started:
+// by then all brokers know its user.
+func recordKeys(keys []TenantKey, now task.Instant) (valid []*perceptorv1.RecordKey, login *perceptorv1.KafkaLogin) {
+	for _, k := range keys {
+		if k.ExpiresAt <= now {
+			continue
+		}
+		valid = append(valid, &perceptorv1.RecordKey{Id: k.ID, Secret: k.Secret, ExpireTime: timestamp(k.ExpiresAt)})
+		if k.Login.Username != "" && (login == nil || k.StartsAt <= now) {
+			login = &perceptorv1.KafkaLogin{Mechanism: k.Login.Mechanism, Username: k.Login.Username, Password: k.Login.Password}
+		}
+	}
+	return valid, login
 }
 
 // leaseStep is one of the store's steps on attempts.

@@ -243,3 +243,24 @@ func TestDeliverySaysWhereTheTenantsRunsAre(t *testing.T) {
 		t.Errorf("%v", &got)
 	}
 }
+
+// TestAListenerGetsTheKeysThatAreValidAndTheLoginThatHasStarted also checks that a key which
+// has ended is not handed out.
+func TestAListenerGetsTheKeysThatAreValidAndTheLoginThatHasStarted(t *testing.T) {
+	const now = task.Instant(1_000_000)
+	login := func(name string) Login { return Login{Mechanism: "SCRAM-SHA-512", Username: name, Password: "p"} }
+	keys, first := recordKeys([]TenantKey{
+		{ID: 1, ExpiresAt: now, Login: login("ended")},
+		{ID: 2, Secret: []byte("s"), ExpiresAt: now + 1, Login: login("present")},
+		{ID: 3, StartsAt: now + 1, ExpiresAt: task.Never, Login: login("next")},
+	}, now)
+	if len(keys) != 2 || keys[0].Id != 2 || string(keys[0].Secret) != "s" || keys[0].ExpireTime == nil || keys[1].Id != 3 || keys[1].ExpireTime != nil {
+		t.Errorf("keys = %v, want the numbers 2 and 3, of which 2 has an end", keys)
+	}
+	if first.GetUsername() != "present" || first.GetPassword() != "p" {
+		t.Errorf("login = %v, want that of key 2", first)
+	}
+	if _, none := recordKeys([]TenantKey{{ID: 1, ExpiresAt: task.Never}}, now); none != nil {
+		t.Errorf("login = %v of a tenant without logins", none)
+	}
+}

@@ -80,6 +80,7 @@ var access = map[string]Scopes{
 
 	perceptorv1.AdminService_CreateTenant_FullMethodName:        AdminScope,
 	perceptorv1.AdminService_UpdateTenant_FullMethodName:        AdminScope,
+	perceptorv1.AdminService_RotateTenantKey_FullMethodName:     AdminScope,
 	perceptorv1.AdminService_PauseTenant_FullMethodName:         AdminScope,
 	perceptorv1.AdminService_ResumeTenant_FullMethodName:        AdminScope,
 	perceptorv1.AdminService_DeleteTenant_FullMethodName:        AdminScope,

@@ -62,6 +62,7 @@ const (
 	ReasonTokenEnded         ErrorReason = "TOKEN_ENDED"
 	ReasonTooManyTokens      ErrorReason = "TOO_MANY_TOKENS"
 	ReasonTooManyPausedKinds ErrorReason = "TOO_MANY_PAUSED_KINDS"
+	ReasonTooManyKeys        ErrorReason = "TOO_MANY_KEYS"
 	ReasonQuotaAddRate       ErrorReason = "QUOTA_ADD_RATE"
 	ReasonQuotaMaxBacklog    ErrorReason = "QUOTA_MAX_BACKLOG"
 	ReasonTenantBusy         ErrorReason = "TENANT_BUSY"
@@ -117,7 +118,7 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 			ReasonTokenNotFound, ReasonNoDispatcher},
 		AlreadyExists: {ReasonRequestIDReused, ReasonKeyReused, ReasonTenantExists},
 		FailedPrecondition: {ReasonTaskFinished, ReasonTaskNotFinished, ReasonTaskNotScheduled, ReasonTaskStarted, ReasonRunOpen,
-			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonTokenEnded, ReasonTooManyTokens, ReasonNoAssignment,
+			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonTooManyKeys, ReasonTokenEnded, ReasonTooManyTokens, ReasonNoAssignment,
 			ReasonNoVirtualClock, ReasonClockStuck},
 		ResourceExhausted: {ReasonTooManyOperations, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonDatabaseBusy,
 			ReasonTenantBusy, ReasonTooManyChanges, ReasonTooManyUnknownRuns, ReasonTooManyBadTokens},

@@ -54,8 +54,9 @@ type API struct {
 	shards    *shards.Store
 	control   *control.Store
 	levels    *levels
-	topics    *delivery.Topics
+	kafka     *tenancy
 	publisher *delivery.Publisher // only for Ping
+	names     *names
 	missed    *missedMeter
 	hinter    *dispatch.Hinter
 	server    *server.Server
@@ -73,8 +74,7 @@ func NewAPI(ctx context.Context, o APIOptions) (*API, error) {
 
 func (a *API) join(ctx context.Context) (err error) {
 	c := a.o.Config
-	var names *names
-	forget := func() { names.forget() }
+	forget := func() { a.names.forget() }
 	if a.cluster, err = OpenCluster(ctx, c, "perceptor-taskd", tellAdoptions(a.o.Log, a.o.Metrics, forget)); err != nil {
 		return err
 	}
@@ -83,17 +83,18 @@ func (a *API) join(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if a.topics, err = newTopics(c, kafka); err != nil {
+	if a.kafka, err = newTenancy(c, kafka); err != nil {
 		return err
 	}
 	a.control = control.New(a.cluster, a.o.Log)
+	a.control.SetProvisioner(a.kafka)
 	telemetry.RegisterConflicts(a.o.Metrics, a.control.Conflicts)
-	names = newNames(a.control, c.Kafka.TopicPrefix)
-	if a.publisher, err = delivery.NewPublisher(kafka, names); err != nil {
+	a.names = newNames(a.control, c.Kafka.TopicPrefix, c.Kafka.SigningSecret)
+	if a.publisher, err = delivery.NewPublisher(kafka, a.names); err != nil {
 		return err
 	}
 	metrics := telemetry.NewAPI(a.o.Metrics)
-	a.missed = newMissedMeter(names, metrics.Missed)
+	a.missed = newMissedMeter(a.names, metrics.Missed)
 	hint := a.o.Hint
 	if hint == nil {
 		a.hinter = dispatch.NewHinter(owners{func(ctx context.Context, d int) ([]shards.ItemOwner, error) { return a.shards.Owners(ctx, d) }})
@@ -122,7 +123,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	if err != nil {
 		return err
 	}
-	tenants := &tenants{store: a.control, topics: a.topics, shards: a.shards, tokenLifetime: c.Tokens.MaxLifetime}
+	tenants := &tenants{store: a.control, kafka: a.kafka, shards: a.shards, tokenLifetime: c.Tokens.MaxLifetime}
 	a.server, err = server.New(server.Config{
 		GRPC: countClearText(a.o.GRPC, tls, refused), HTTP: countClearText(a.o.HTTP, tls, refused), TLS: tls, Log: a.o.Log,
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout, RecordRetention: a.o.Config.Kafka.Retention},
@@ -138,7 +139,7 @@ func (a *API) delivery(t server.Tenant) server.Delivery {
 	if len(brokers) == 0 {
 		brokers = a.o.Config.Kafka.Brokers
 	}
-	return server.Delivery{Topic: t.Topic, Group: t.Topic, Brokers: brokers}
+	return server.Delivery{Topic: t.Topic, Group: t.Topic, Brokers: brokers, Keys: t.Keys}
 }
 
 func apiEvents(m *telemetry.API) server.Events {
@@ -199,10 +200,13 @@ func (a *API) close() {
 // Control returns the store of tenants and tokens.
 func (a *API) Control() *control.Store { return a.control }
 
-// EnsureTopic creates the topic of a tenant if it does not exist.
+// EnsureTopic creates the topic of a tenant if it does not exist, because Kafka was emptied.
 func (a *API) EnsureTopic(ctx context.Context, tenant string) error {
-	_, err := a.topics.Ensure(ctx, tenant)
-	return err
+	t, err := a.control.Tenant(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	return a.kafka.Provision(ctx, t)
 }
 
 // owners reads the owners of shards from all databases that answer.

@@ -43,7 +43,7 @@ type Dispatcher struct {
 	names     *names
 	control   *control.Store
 	levels    *levels
-	topics    *delivery.Topics
+	kafka     *tenancy
 	publisher *delivery.Publisher
 	letters   *delivery.DeadLetters
 	dispatch  *dispatch.Dispatcher
@@ -86,14 +86,14 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 		return err
 	}
 	d.control = control.New(d.cluster, d.o.Log)
-	d.names = newNames(d.control, c.Kafka.TopicPrefix)
-	if d.topics, err = newTopics(c, kafka); err != nil {
+	d.names = newNames(d.control, c.Kafka.TopicPrefix, c.Kafka.SigningSecret)
+	if d.kafka, err = newTenancy(c, kafka); err != nil {
 		return err
 	}
 	if d.publisher, err = delivery.NewPublisher(kafka, d.names); err != nil {
 		return err
 	}
-	if d.letters, err = delivery.NewDeadLetters(kafka, d.topics, d.names); err != nil {
+	if d.letters, err = delivery.NewDeadLetters(kafka, d.kafka.topics, d.names); err != nil {
 		return err
 	}
 	d.levels = newLevels(d.control, d.o.Log)
@@ -101,7 +101,7 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 	d.missed = newMissedMeter(d.names, d.metrics.Missed)
 	store := d.o.shardsConfig()
 	store.History, store.Due, store.Missed = d.levels.of, d.Hint, d.missed.record
-	store.DropTenant = dropTenant(d.control, d.topics)
+	store.DropTenant = dropTenant(d.control, d.kafka)
 	d.shards = shards.New(d.cluster, store)
 	conf, err := d.dispatchConfig()
 	if err != nil {
@@ -278,7 +278,7 @@ func (d *Dispatcher) assigned() error {
 // period and returns nil.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
-	others := []Part{d.dispatch.Run, d.chores.Run, d.levels.run, d.missed.run, d.watchOutbox}
+	others := []Part{d.dispatch.Run, d.chores.Run, d.levels.run, d.names.run, d.missed.run, d.watchOutbox}
 	if !d.o.Local { // taskd dev has one replica of each topic on purpose
 		others = append(others, d.checkTopics)
 	}
@@ -390,9 +390,9 @@ func (d *Dispatcher) refuseUnsafe(ctx context.Context) error {
 func (d *Dispatcher) checkPage(ctx context.Context, page []control.Tenant) error {
 	topics := make([]string, len(page))
 	for i, t := range page {
-		topics[i] = d.topics.Name(t.Name)
+		topics[i] = d.kafka.topics.Name(t.ID, t.Name)
 	}
-	findings, err := d.topics.Check(ctx, topics)
+	findings, err := d.kafka.topics.Check(ctx, topics)
 	for _, f := range findings {
 		if f.Unsafe {
 			err = errors.Join(err, fmt.Errorf("%w: %s", errUnsafe, f))

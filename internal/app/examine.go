@@ -235,7 +235,7 @@ func (e *examination) kafka(ctx context.Context, tenants *control.Store) {
 }
 
 func (e *examination) topics(ctx context.Context, conf delivery.Config, tenants *control.Store) error {
-	publisher, err := delivery.NewPublisher(conf, newNames(tenants, e.config.Kafka.TopicPrefix))
+	publisher, err := delivery.NewPublisher(conf, newNames(tenants, e.config.Kafka.TopicPrefix, e.config.Kafka.SigningSecret))
 	if err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func (e *examination) topics(ctx context.Context, conf delivery.Config, tenants 
 	}
 	names := make([]string, len(page))
 	for i, t := range page {
-		names[i] = topics.Name(t.Name)
+		names[i] = topics.Name(t.ID, t.Name)
 	}
 	findings, err := topics.Check(ctx, names)
 	for _, f := range findings {

@@ -161,7 +161,7 @@ func TestMetricsAreNamedAsPrometheusAdvises(t *testing.T) {
 // of a floor measurement.
 var notMetrics = []string{
 	"perceptor_run_id", "perceptor_attempt", "perceptor_scheduled_at", "perceptor_reason", "perceptor_error", "perceptor_died_at",
-	"perceptor_floor_",
+	"perceptor_key_id", "perceptor_signature", "perceptor_floor_",
 }
 
 var mentioned = regexp.MustCompile(`\bperceptor_[a-z][a-z0-9_]+`)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 
+	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -14,9 +15,9 @@ const missedQueue = 256
 // many instants may be missed before any name is known. Names are looked up in the
 // background, so that claims do not wait for them.
 type missedMeter struct {
-	// known makes no call; topic does.
+	// known makes no call; find does.
 	known func(tenant int32) (name string, ok bool)
-	topic func(ctx context.Context, tenant int32) (name, topic string, err error)
+	find  func(ctx context.Context, tenant int32) (delivery.Tenant, error)
 	count func(tenant, policy string, n int64)
 	queue chan missedOf
 }
@@ -28,7 +29,7 @@ type missedOf struct {
 }
 
 func newMissedMeter(n *names, count func(tenant, policy string, n int64)) *missedMeter {
-	return &missedMeter{known: n.name, topic: n.TenantTopic, count: count, queue: make(chan missedOf, missedQueue)}
+	return &missedMeter{known: n.name, find: n.Tenant, count: count, queue: make(chan missedOf, missedQueue)}
 }
 
 // record counts at once if the name is known, and later otherwise. If the queue is
@@ -74,8 +75,8 @@ func (m *missedMeter) add(ctx context.Context, missed missedOf) {
 func (m *missedMeter) name(ctx context.Context, tenant int32) string {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
-	if name, _, err := m.topic(ctx, tenant); err == nil {
-		return name
+	if t, err := m.find(ctx, tenant); err == nil {
+		return t.Name
 	}
 	return strconv.Itoa(int(tenant))
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -14,11 +15,11 @@ func TestMissedInstantsAreCountedUnderTheNamesOfTenantsAsFarAsTheyAreKnown(t *te
 	got := map[string]int64{}
 	m := &missedMeter{
 		known: func(tenant int32) (string, bool) { return "tenant-2", tenant == 2 },
-		topic: func(_ context.Context, tenant int32) (string, string, error) {
+		find: func(_ context.Context, tenant int32) (delivery.Tenant, error) {
 			if tenant == 9 {
-				return "", "", errors.New("no database answers")
+				return delivery.Tenant{}, errors.New("no database answers")
 			}
-			return fmt.Sprint("tenant-", tenant), "", nil
+			return delivery.Tenant{Name: fmt.Sprint("tenant-", tenant)}, nil
 		},
 		count: func(tenant, policy string, n int64) { got[tenant+" "+policy] += n },
 		queue: make(chan missedOf, 2),

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go/sasl"
-	"github.com/segmentio/kafka-go/sasl/plain"
 
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/kafkalogin"
 	"github.com/perceptor/perceptor/internal/telemetry"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/task"
@@ -71,15 +71,24 @@ func kafkaConfig(c *config.Config, clientID string) (delivery.Config, error) {
 			return conf, err
 		}
 	}
-	conf.SASL = kafkaLogin(&c.Kafka)
-	return conf, nil
+	var err error
+	conf.SASL, err = kafkaLogin(&c.Kafka.SASL)
+	return conf, err
 }
 
-func kafkaLogin(c *config.Kafka) sasl.Mechanism {
-	if c.Username == "" {
-		return nil
+func kafkaLogin(c *config.KafkaSASL) (sasl.Mechanism, error) {
+	switch name := c.Name(); name {
+	case "":
+		return nil, nil
+	case kafkalogin.OAuthBearer:
+		return kafkalogin.TokenFile(c.TokenFile), nil
+	default:
+		m, err := kafkalogin.New(name, c.Username, c.Password)
+		if err != nil {
+			return nil, errors.New("kafka.sasl.password: cannot be used with " + name)
+		}
+		return m, nil
 	}
-	return plain.Mechanism{Username: c.Username, Password: c.Password}
 }
 
 func kafkaTLS(c *config.KafkaTLS) (*tls.Config, error) {
@@ -92,11 +101,17 @@ func kafkaTLS(c *config.KafkaTLS) (*tls.Config, error) {
 		conf.RootCAs = pool
 	}
 	if c.CertFile != "" {
-		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("kafka.tls.cert_file: %w", err)
+		read := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+			if err != nil {
+				return nil, fmt.Errorf("kafka.tls.cert_file: %w", err)
+			}
+			return &cert, nil
 		}
-		conf.Certificates = []tls.Certificate{cert}
+		if _, err := read(nil); err != nil {
+			return nil, err
+		}
+		conf.GetClientCertificate = read // for each connection, so that the files may be renewed
 	}
 	return conf, nil
 }

@@ -2,22 +2,18 @@ package app
 
 import (
 	"context"
-	"strconv"
-	"sync"
 	"time"
 
-	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/server"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
 )
 
-// tenants adapts the store of tenants and tokens to the server, and creates and
-// removes the topics of tenants.
+// tenants adapts the store of tenants and tokens to the server.
 type tenants struct {
 	store  *control.Store
-	topics *delivery.Topics
+	kafka  *tenancy
 	shards *shards.Store
 	// tokenLifetime bounds the lifetime of new tokens; 0: no bound.
 	tokenLifetime time.Duration
@@ -28,18 +24,13 @@ var (
 	_ server.Authenticator = (*tenants)(nil)
 )
 
-// CreateTenant creates the topic first: a topic without a tenant does no harm, a
-// tenant without a topic does.
+// CreateTenant refuses a name in use before it calls Kafka.
 func (t *tenants) CreateTenant(ctx context.Context, want server.Tenant) (server.Tenant, error) {
 	switch _, err := t.store.Tenant(ctx, want.Name); {
 	case err == nil:
 		return server.Tenant{}, task.Errorf(task.ReasonTenantExists, "a tenant of this name exists")
 	case task.CodeOf(err) != task.NotFound:
 		return server.Tenant{}, err
-	}
-	if _, err := t.topics.Ensure(ctx, want.Name); err != nil {
-		return server.Tenant{}, task.Errorf(task.ReasonKafkaUnavailable,
-			"the tenant was not created: its Kafka topic could not be created; try again").CausedBy(err)
 	}
 	created, err := t.store.CreateTenant(ctx, control.Tenant{
 		Name: want.Name, ParamsBytes: want.ParamsBytes, Retention: want.Retention, History: want.History, Rates: want.Rates,
@@ -50,6 +41,11 @@ func (t *tenants) CreateTenant(ctx context.Context, want server.Tenant) (server.
 func (t *tenants) UpdateTenant(ctx context.Context, name string, c server.TenantChange) (server.Tenant, error) {
 	updated, err := t.store.UpdateTenant(ctx, name, control.TenantChange(c))
 	return t.tenant(updated), err
+}
+
+func (t *tenants) RotateKey(ctx context.Context, name string, overlap time.Duration) ([]server.TenantKey, error) {
+	rotated, err := t.store.RotateKey(ctx, name, overlap)
+	return t.tenant(rotated).Keys, err
 }
 
 // DeleteTenant pauses the tenant and makes its tokens invalid. Then it creates the
@@ -63,14 +59,14 @@ func (t *tenants) DeleteTenant(ctx context.Context, name string) (*task.BulkOper
 	return t.shards.DeleteTenant(ctx, gone.ID)
 }
 
-// dropTenant returns a function that removes the topics, tokens and the row of a
+// dropTenant returns a function that removes the topics, Kafka users, tokens and the row of a
 // deleted tenant.
-func dropTenant(store *control.Store, topics *delivery.Topics) func(context.Context, int32) error {
+func dropTenant(store *control.Store, kafka *tenancy) func(context.Context, int32) error {
 	return func(ctx context.Context, id int32) error {
 		t, err := store.TenantByID(ctx, id)
 		switch {
 		case err == nil:
-			err = topics.Remove(ctx, t.Name)
+			err = kafka.Remove(ctx, t)
 		case task.CodeOf(err) == task.NotFound:
 			err = nil
 		}
@@ -144,7 +140,7 @@ func (t *tenants) identity(name string, scopes server.Scopes, of control.Tenant,
 func (t *tenants) tenant(c control.Tenant) server.Tenant {
 	return server.Tenant{
 		ID: c.ID, Name: c.Name, ParamsBytes: c.ParamsBytes, Retention: c.Retention, History: c.History, Rates: c.Rates,
-		Topic: t.topics.Name(c.Name), CreatedAt: c.CreatedAt,
+		Topic: t.kafka.topics.Name(c.ID, c.Name), Keys: t.kafka.keys(&c), CreatedAt: c.CreatedAt,
 	}
 }
 
@@ -153,77 +149,4 @@ func token(c control.Token) server.Token {
 		ID: c.ID, Scopes: server.Scopes(c.Scopes), Tenant: c.Tenant, Description: c.Description,
 		ExpiresAt: c.ExpiresAt, CreatedAt: c.CreatedAt, RevokedAt: c.RevokedAt, LastUsedAt: c.LastUsedAt,
 	}
-}
-
-// maxNames bounds the cached names of tenants.
-const maxNames = 100_000
-
-// names caches the names of tenants, which never change, and so their topics.
-type names struct {
-	store  *control.Store
-	prefix string
-
-	mu    sync.RWMutex
-	known map[int32]string
-}
-
-func newNames(store *control.Store, prefix string) *names {
-	return &names{store: store, prefix: prefix, known: map[int32]string{}}
-}
-
-// TenantTopic implements [delivery.Tenants].
-func (n *names) TenantTopic(ctx context.Context, tenant int32) (name, topic string, err error) {
-	n.mu.RLock()
-	name, ok := n.known[tenant]
-	n.mu.RUnlock()
-	if ok {
-		return name, n.prefix + name, nil
-	}
-	found, err := n.store.TenantByID(ctx, tenant)
-	if err != nil {
-		return "", "", err
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(n.known) >= maxNames {
-		clear(n.known)
-	}
-	n.known[tenant] = found.Name
-	return found.Name, n.prefix + found.Name, nil
-}
-
-// Deleted implements [delivery.Tenants].
-func (n *names) Deleted(ctx context.Context, tenant int32) (bool, error) {
-	deleted, err := n.store.Deleted(ctx, tenant)
-	if deleted {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		delete(n.known, tenant)
-	}
-	return deleted, err
-}
-
-// forget drops the cached names. A database that has lost commits may have given a number to
-// another tenant since.
-func (n *names) forget() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	clear(n.known)
-}
-
-// label returns the name of the tenant for metrics, or its number if the name is not
-// cached. It makes no call.
-func (n *names) label(tenant int32) string {
-	if name, ok := n.name(tenant); ok {
-		return name
-	}
-	return strconv.Itoa(int(tenant))
-}
-
-// name returns the name if it is cached.
-func (n *names) name(tenant int32) (name string, ok bool) {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	name, ok = n.known[tenant]
-	return name, ok
 }

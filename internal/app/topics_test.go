@@ -24,24 +24,25 @@ func TestADispatcherRefusesATopicThatMayLoseAcknowledgedRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Dispatcher{o: DispatcherOptions{Options: Options{Log: quiet}}, topics: topics}
-	if _, err := topics.Ensure(t.Context(), "safe"); err != nil {
+	d := &Dispatcher{o: DispatcherOptions{Options: Options{Log: quiet}}, kafka: &tenancy{topics: topics}}
+	if err := topics.Ensure(t.Context(), topics.Name(1, "safe")); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.checkPage(t.Context(), []control.Tenant{{Name: "safe"}}); err != nil {
+	if err := d.checkPage(t.Context(), []control.Tenant{{ID: 1, Name: "safe"}}); err != nil {
 		t.Errorf("a new topic is refused: %v", err)
 	}
 	transport := &kafka.Transport{}
 	defer transport.CloseIdleConnections()
 	client := &kafka.Client{Addr: kafka.TCP(c.ListenAddrs()...), Transport: transport}
+	unsafe := topics.Name(2, "unsafe")
 	res, err := client.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{
-		Topic: topics.Name("unsafe"), NumPartitions: 1, ReplicationFactor: 3, ConfigEntries: []kafka.ConfigEntry{{ConfigName: "min.insync.replicas", ConfigValue: "1"}},
+		Topic: unsafe, NumPartitions: 1, ReplicationFactor: 3, ConfigEntries: []kafka.ConfigEntry{{ConfigName: "min.insync.replicas", ConfigValue: "1"}},
 	}}})
-	if err != nil || res.Errors[topics.Name("unsafe")] != nil {
+	if err != nil || res.Errors[unsafe] != nil {
 		t.Fatal(err, res)
 	}
-	err = d.checkPage(t.Context(), []control.Tenant{{Name: "safe"}, {Name: "unsafe"}})
-	if !errors.Is(err, errUnsafe) || !strings.Contains(err.Error(), topics.Name("unsafe")+": min.insync.replicas 1 with 3 replicas") {
+	err = d.checkPage(t.Context(), []control.Tenant{{ID: 1, Name: "safe"}, {ID: 2, Name: "unsafe"}})
+	if !errors.Is(err, errUnsafe) || !strings.Contains(err.Error(), unsafe+": min.insync.replicas 1 with 3 replicas") {
 		t.Errorf("error = %v, want one that names the topic and the setting", err)
 	}
 }

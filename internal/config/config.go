@@ -91,15 +91,60 @@ func (f *Far) Within() time.Duration {
 type Kafka struct {
 	Brokers           []string      `key:"brokers" doc:"Addresses, host:port. One that answers is enough."`
 	AdvertisedBrokers []string      `key:"advertised_brokers" doc:"Addresses that listeners use. Default: those of brokers."`
-	TopicPrefix       string        `key:"topic_prefix" default:"perceptor." doc:"Prefix of the names of a tenant's topic and consumer group; the tenant's name follows."`
+	TopicPrefix       string        `key:"topic_prefix" default:"perceptor." doc:"Prefix of the names of a tenant's topic and consumer group; the tenant's number and name follow."`
 	Partitions        int           `key:"partitions" default:"8" doc:"Partitions of a new topic. At most this many listeners share a tenant's runs. Fewer partitions cost the brokers less."`
 	ReplicationFactor int           `key:"replication_factor" default:"0" doc:"Replicas of a new topic. 0: the default of the brokers. With 3 or more, min.insync.replicas is set to 2."`
 	Retention         time.Duration `key:"retention" default:"72h" doc:"How long a new topic keeps records. It must be longer than every ack_timeout, because a run without a result is published again after its ack_timeout, or after an hour if that is longer; taskd refuses a task with another ack_timeout."`
 	Compression       string        `key:"compression" default:"none" doc:"none, lz4, zstd, snappy or gzip."`
 	Timeout           time.Duration `key:"timeout" default:"10s" doc:"How long a broker may wait for its replicas."`
 	TLS               KafkaTLS      `key:"tls" doc:"TLS for connections to the brokers."`
-	Username          string        `key:"username" doc:"User name for SASL PLAIN. Default: no login."`
-	Password          string        `key:"password" secret:"true" doc:"Password of username."`
+	SASL              KafkaSASL     `key:"sasl" doc:"The login of taskd and dispatchers to the brokers."`
+	Users             KafkaUsers    `key:"users" doc:"The logins of tenants to the brokers. Give taskd and dispatchers the same values."`
+	SigningSecret     string        `key:"signing_secret" secret:"true" doc:"A secret, of 16 bytes or more, that goes into the keys which sign records and into the passwords of tenants, so that a copy of the databases is not enough to forge records. Give taskd and dispatchers the same value. After a change, records that are not read yet are refused and delivered again. Default: none."`
+}
+
+// KafkaSASL configures the login to the brokers.
+type KafkaSASL struct {
+	Mechanism string `key:"mechanism" doc:"SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER; the latter two need kafka.tls. Default: SCRAM-SHA-512 with a username, OAUTHBEARER with a token_file, otherwise no login."`
+	Username  string `key:"username" doc:"User name for SCRAM and PLAIN."`
+	Password  string `key:"password" secret:"true" doc:"Password of username."`
+	TokenFile string `key:"token_file" doc:"File of the token for OAUTHBEARER. It is read for each connection."`
+}
+
+// KafkaUsers configures the logins of tenants.
+type KafkaUsers struct {
+	Mode           string `key:"mode" default:"none" doc:"none: tenants have no logins of their own. managed: taskd creates a user for each key of a tenant, who may read the topics of the tenant and nothing else; the brokers need an authorizer. manual: listeners get the same logins, and an operator creates them with the commands that perceptorctl tenant kafka prints."`
+	Mechanism      string `key:"mechanism" default:"SCRAM-SHA-512" doc:"SCRAM-SHA-512 or SCRAM-SHA-256."`
+	FetchRate      int    `key:"fetch_rate" default:"67108864" doc:"The most bytes per second that a tenant may read from one broker."`
+	RequestPercent int    `key:"request_percent" default:"100" doc:"The most time of a broker's threads that the requests of a tenant may take, as a percentage of one thread."`
+}
+
+// Values of [KafkaUsers].Mode.
+const (
+	UsersNone    = "none"
+	UsersManaged = "managed"
+	UsersManual  = "manual"
+)
+
+// Values of [KafkaSASL].Mechanism.
+const (
+	sasl512   = "SCRAM-SHA-512"
+	sasl256   = "SCRAM-SHA-256"
+	saslPlain = "PLAIN"
+	saslToken = "OAUTHBEARER"
+)
+
+// Name returns the mechanism; empty: no login.
+func (s *KafkaSASL) Name() string {
+	switch {
+	case s.Mechanism != "":
+		return s.Mechanism
+	case s.Username != "":
+		return sasl512
+	case s.TokenFile != "":
+		return saslToken
+	}
+	return ""
 }
 
 // KafkaTLS configures TLS to the brokers.

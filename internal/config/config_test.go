@@ -108,7 +108,7 @@ func TestWrongKeysAndTypesAreNamed(t *testing.T) {
 		{"bool that is none", "", "PERCEPTOR_OPS_PPROF=perhaps", `ops.pprof: "perhaps" is not true or false`},
 		{"list that is none", "kafka: {brokers: a:1}", "", `is not a list of texts`},
 		{"text that is none", "log: {level: 3}", "", `log.level: "3" is not a text`},
-		{"secret of the wrong type", "kafka: {password: 12345}", "", "kafka.password: the value is not a text"},
+		{"secret of the wrong type", "kafka: {sasl: {password: 12345}}", "", "kafka.sasl.password: the value is not a text"},
 		{"section that is a value", "taskd: 3", "", "unknown key taskd"},
 		{"databases that are none", "postgres: {servers: [{databases: [x]}]}", "", "postgres.servers[0].databases: x is not a number"},
 		{"not YAML", "a: [", "", "perceptor.yaml"},
@@ -161,7 +161,7 @@ start_timeout: -1s
 log: {level: loud, format: xml}
 postgres: {servers: [{databases: [16]}], max_connections: 0}
 tasks: {catch_up_interval: 0s, dead_retention: 30m}
-kafka: {brokers: [nowhere], partitions: 0, compression: rar, username: me, tls: {ca_file: x}}
+kafka: {brokers: [nowhere], partitions: 0, compression: rar, sasl: {username: me}, tls: {ca_file: x}, signing_secret: short, users: {mode: all, fetch_rate: 1}}
 zookeeper: {root: perceptor, session_timeout: 10ms, password: p}
 taskd: {grpc_addr: "", http_addr: "here", min_interval: 1ms, tls: {key_file: k}}
 dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, hint_advertise: ":1"}
@@ -175,7 +175,8 @@ dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, hint_advertise: ":1
 		"postgres.servers[0].dsn: is missing", "postgres.servers[0].databases: 16 is not between 0 and 15",
 		"tasks.catch_up_interval: 0s is not between 1ms and 1h0m0s", "tasks.dead_retention: 30m0s is not between 1h0m0s and 87600h0m0s",
 		"postgres.max_connections: 0 is not between 1 and 100", `kafka.brokers: "nowhere" is not host:port`,
-		"kafka.partitions: 0", `kafka.compression: "rar"`, "kafka.password: is missing: kafka.username is given",
+		"kafka.partitions: 0", `kafka.compression: "rar"`, "kafka.sasl.password: is missing: kafka.sasl.username is given",
+		"kafka.signing_secret: has fewer than 16 bytes", `kafka.users.mode: "all" is not one of none, managed, manual`, "kafka.users.fetch_rate: 1 is not between",
 		"kafka.tls.enabled: false", `zookeeper.root: "perceptor"`, "zookeeper.session_timeout: 10ms is below 1s",
 		"zookeeper.user: is missing", "taskd.grpc_addr: is empty", `taskd.http_addr: "here"`, "taskd.min_interval: 1ms is below 10ms",
 		"taskd.tls.cert_file: is missing", "dispatcher.claim_share: 0", "dispatcher.claim_ahead: 3s is not between 0s and 2s", "dispatcher.max_tick: 1ms is below 5ms",
@@ -267,9 +268,36 @@ func TestHalfOfAPairIsRefused(t *testing.T) {
 	}
 }
 
+func TestALoginToKafkaThatCannotWorkIsRefused(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"sasl: {mechanism: PLAIN, username: u, password: p}":                                         "kafka.sasl.mechanism: PLAIN sends a secret: kafka.tls.enabled must be true",
+		"sasl: {token_file: f}":                                                                      "kafka.sasl.mechanism: OAUTHBEARER sends a secret: kafka.tls.enabled must be true",
+		"sasl: {mechanism: OAUTHBEARER}":                                                             "kafka.sasl.token_file: is missing: OAUTHBEARER needs one",
+		"sasl: {mechanism: SCRAM-SHA-256}":                                                           "kafka.sasl.username: is missing: SCRAM-SHA-256 needs one",
+		"sasl: {mechanism: GSSAPI}":                                                                  `kafka.sasl.mechanism: "GSSAPI" is not one of`,
+		"sasl: {username: u, password: p, token_file: f}":                                            `kafka.sasl.token_file: "f" has no effect with SCRAM-SHA-512`,
+		"tls: {enabled: true, cert_file: c}":                                                         "kafka.tls.key_file: is missing: kafka.tls.cert_file is given",
+		"tls: {enabled: true}, sasl: {mechanism: PLAIN, username: u, password: p}":                   "",
+		"tls: {enabled: true}, sasl: {token_file: f}":                                                "",
+		"sasl: {username: u, password: p}, users: {mode: managed}, signing_secret: 0123456789abcdef": "",
+	} {
+		l, err := load(t, "kafka: {brokers: [h:1], "+text+"}", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch err := l.Validate(NeedKafka); {
+		case want == "" && err != nil:
+			t.Errorf("%s: %v", text, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
 func TestPrintShowsOriginsAndNoSecrets(t *testing.T) {
 	file := "postgres: {servers: [{dsn: 'postgres://me:hush1@h:1/db?sslpassword=hush2', databases: [3, 4]}, {dsn: 'host=h password=hush3 user=me'}]}\n" +
-		"kafka: {username: u, password: hush4}"
+		"kafka: {sasl: {username: u, password: hush4}}"
 	l, err := load(t, file, []string{"PERCEPTOR_TASKD_GRACE=2s"}, "--log.level=debug")
 	if err != nil {
 		t.Fatal(err)

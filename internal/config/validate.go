@@ -85,9 +85,32 @@ func (c *Kafka) validate(v *validator, needed bool) {
 	v.atLeast("kafka.timeout", c.Timeout, 100*time.Millisecond)
 	v.oneOf("kafka.compression", c.Compression, "none", "lz4", "zstd", "snappy", "gzip")
 	v.pair("kafka.tls.cert_file", c.TLS.CertFile, "kafka.tls.key_file", c.TLS.KeyFile)
-	v.pair("kafka.username", c.Username, "kafka.password", c.Password)
+	c.SASL.validate(v, c.TLS.Enabled)
+	v.oneOf("kafka.users.mode", c.Users.Mode, UsersNone, UsersManaged, UsersManual)
+	v.oneOf("kafka.users.mechanism", c.Users.Mechanism, sasl512, sasl256)
+	v.between("kafka.users.fetch_rate", c.Users.FetchRate, 1<<10, 1<<40)
+	v.between("kafka.users.request_percent", c.Users.RequestPercent, 1, 100_000)
+	v.check(c.SigningSecret == "" || len(c.SigningSecret) >= 16, "kafka.signing_secret: has fewer than 16 bytes")
 	v.check(c.TLS.Enabled || c.TLS.CAFile == "" && c.TLS.CertFile == "",
 		"kafka.tls.enabled: false: the other keys of kafka.tls have no effect without it")
+}
+
+func (s *KafkaSASL) validate(v *validator, tls bool) {
+	v.pair("kafka.sasl.username", s.Username, "kafka.sasl.password", s.Password)
+	name := s.Name()
+	switch name {
+	case "":
+		return
+	case sasl512, sasl256, saslPlain:
+		v.check(s.Username != "", "kafka.sasl.username: is missing: %s needs one", name)
+		v.check(s.TokenFile == "", "kafka.sasl.token_file: %q has no effect with %s", s.TokenFile, name)
+	case saslToken:
+		v.check(s.TokenFile != "", "kafka.sasl.token_file: is missing: %s needs one", name)
+		v.check(s.Username == "", "kafka.sasl.username: %q has no effect with %s", s.Username, name)
+	default:
+		v.oneOf("kafka.sasl.mechanism", name, sasl512, sasl256, saslPlain, saslToken)
+	}
+	v.check(tls || name != saslPlain && name != saslToken, "kafka.sasl.mechanism: %s sends a secret: kafka.tls.enabled must be true", name)
 }
 
 func (c *ZooKeeper) validate(v *validator, needed bool) {

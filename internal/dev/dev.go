@@ -204,14 +204,11 @@ func (in *installation) join(ctx context.Context) (err error) {
 }
 
 func (in *installation) makeTenant(ctx context.Context) error {
-	if err := in.api.EnsureTopic(ctx, tenantName); err != nil {
-		return err
-	}
 	_, err := in.api.Control().CreateTenant(ctx, control.Tenant{
 		Name: tenantName, ParamsBytes: task.DefaultMaxParamsBytes, Retention: task.DefaultRetention,
 	})
 	if task.CodeOf(err) == task.AlreadyExists {
-		return nil
+		return in.api.EnsureTopic(ctx, tenantName)
 	}
 	return err
 }

@@ -45,10 +45,10 @@ func TestAMissingTopicHoldsUpNoTenantWithARate(t *testing.T) {
 	o.Ephemeral = true
 	at, _ := running(t, o)
 	admin(t, at, "/v1/admin/tenants/demo:update", `{"tenant": {"dispatchRate": 1000}, "updateMask": "dispatchRate"}`)
-	admin(t, at, "/v1/admin/tenants", `{"name": "broken"}`)
+	topic := fmt.Sprint(admin(t, at, "/v1/admin/tenants", `{"name": "broken"}`)["topic"])
 	broken := at
 	broken.Token = fmt.Sprint(admin(t, at, "/v1/admin/tokens", `{"token": {"scope": "TENANT", "tenant": "broken"}}`)["secret"])
-	deleteTopic(t, at, "perceptor.broken")
+	deleteTopic(t, at, topic)
 	called := callsOf(t, at)
 	add(t, at)
 	await(t, called, 20*time.Second) // the listener joins its group
@@ -56,7 +56,7 @@ func TestAMissingTopicHoldsUpNoTenantWithARate(t *testing.T) {
 	time.Sleep(8 * time.Second) // nothing is acknowledged meanwhile
 	add(t, at)
 	await(t, called, 3*time.Second)
-	createTopic(t, at, "perceptor.broken")
+	createTopic(t, at, topic)
 	await(t, callsOf(t, broken), 20*time.Second)
 }
 

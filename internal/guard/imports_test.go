@@ -67,13 +67,14 @@ var imports = []rule{
 	{"server/...", []string{"internal/share", "proto/...", "schedule", "server/...", "task"}},
 
 	// The SDK, which programs of others build in.
-	{"client", []string{"proto/perceptor/v1", "record", "task"}},
+	{"client", []string{"internal/kafkalogin", "proto/perceptor/v1", "record", "task"}},
 	{"client/clienttest", []string{"client", "proto/perceptor/v1", "schedule", "server", "task"}},
 	{"examples/...", []string{"assign", "assign/loop", "client", "examples/..."}},
 
 	// What is around the parts and knows none of them.
 	{"internal/config", nil},
 	{"internal/certs", nil},
+	{"internal/kafkalogin", nil},
 	{"internal/cli", []string{"internal/config"}},
 	{"internal/telemetry", []string{"task"}},
 	{"internal/subprocess", nil},
@@ -87,8 +88,8 @@ var imports = []rule{
 	// The top joins the parts.
 	{"internal/virtualclock", []string{"store", "store/clock", "task"}},
 	{"internal/app", []string{
-		"assign", "chores", "delivery", "dispatch/...", "proto/perceptor/v1", "server/...", "store/...", "task",
-		"internal/certs", "internal/config", "internal/telemetry", "internal/virtualclock",
+		"assign", "chores", "delivery", "dispatch/...", "proto/perceptor/v1", "record", "server/...", "store/...", "task",
+		"internal/certs", "internal/config", "internal/kafkalogin", "internal/telemetry", "internal/virtualclock",
 	}},
 	{"internal/dev", []string{
 		"client", "loadtest/check", "store", "store/clock", "store/control", "task",
@@ -125,7 +126,7 @@ var modules = []struct {
 	{"github.com/jackc/pgx/", []string{"migrations", "store/...", "internal/testenv", "loadtest/..."}},
 	{"github.com/pressly/goose/", []string{"migrations"}},
 	{"github.com/go-zookeeper/zk", []string{"assign", "cmd/perceptorctl", "loadtest/assign"}},
-	{"github.com/segmentio/kafka-go", []string{"client", "delivery", "internal/app", "internal/testenv"}},
+	{"github.com/segmentio/kafka-go", []string{"client", "delivery", "internal/app", "internal/kafkalogin", "internal/testenv"}},
 	{"github.com/twmb/franz-go/", []string{"internal/dev", "internal/virtualtest"}},
 	{"github.com/prometheus/", []string{"internal/app", "internal/dev", "internal/telemetry", "internal/virtualtest"}},
 	{"github.com/spf13/cobra", []string{"cmd/...", "internal/cli", "loadtest/..."}},

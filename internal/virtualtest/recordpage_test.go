@@ -2,6 +2,9 @@ package virtualtest
 
 import (
 	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -94,8 +97,12 @@ func decoded(t *testing.T, text []byte) (v any) {
 func published(t *testing.T, delivery []byte, n int) map[int64]task.Publication {
 	t.Helper()
 	var at struct {
-		Topic   string
-		Brokers []string
+		Topic      string
+		Brokers    []string
+		RecordKeys []struct {
+			ID     int
+			Secret []byte
+		}
 	}
 	if err := json.Unmarshal(delivery, &at); err != nil {
 		t.Fatal(err)
@@ -133,12 +140,30 @@ func published(t *testing.T, delivery []byte, n int) map[int64]task.Publication 
 			if err != nil {
 				t.Fatal(err)
 			}
+			if len(at.RecordKeys) != 1 || at.RecordKeys[0].ID != 1 || !genuine(&m, at.RecordKeys[0].Secret) {
+				t.Fatalf("record of task %d is not signed with one of the keys %v", p.Task, at.RecordKeys)
+			}
 			found[int64(p.Task)] = p
 		case <-deadline:
 			t.Fatalf("%d of %d runs were published within %s", len(found), n, patience)
 		}
 	}
 	return found
+}
+
+// genuine verifies the signature of a run's record as the page says.
+func genuine(m *kafka.Message, secret []byte) bool {
+	headers := map[string][]byte{}
+	for _, h := range m.Headers {
+		headers[h.Key] = h.Value
+	}
+	mac := hmac.New(sha256.New, secret)
+	for _, name := range []string{"ce_type", "perceptor_reason", "perceptor_error", "perceptor_died_at"} {
+		mac.Write(binary.BigEndian.AppendUint32(nil, uint32(len(headers[name]))))
+		mac.Write(headers[name])
+	}
+	mac.Write(m.Value)
+	return string(headers["perceptor_key_id"]) == "1" && hmac.Equal(headers["perceptor_signature"], mac.Sum(nil))
 }
 
 func TestTheExamplesOfTheRecordFormatPageAreAnsweredAsShown(t *testing.T) {

@@ -72,9 +72,6 @@ func (s *Stack) Tenant(tb testing.TB) *Tenant {
 	s.tenants++
 	t := &Tenant{Name: fmt.Sprintf("tenant-%d", s.tenants), s: s}
 	ctx := tb.Context()
-	if err := s.api.EnsureTopic(ctx, t.Name); err != nil {
-		tb.Fatal(err)
-	}
 	_, err := s.api.Control().CreateTenant(ctx, control.Tenant{
 		Name: t.Name, ParamsBytes: task.DefaultMaxParamsBytes, Retention: task.DefaultRetention, History: task.HistoryAll,
 	})

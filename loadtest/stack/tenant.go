@@ -95,6 +95,16 @@ func (s *Stack) UpdateTenant(ctx context.Context, t *perceptorv1.Tenant, fields 
 	})
 }
 
+// Topic returns the name of a tenant's Kafka topic.
+func (s *Stack) Topic(ctx context.Context, name string) (topic string, err error) {
+	err = s.asAdmin(ctx, func(ctx context.Context, api perceptorv1.AdminServiceClient) error {
+		t, err := api.GetTenant(ctx, &perceptorv1.GetTenantRequest{Name: name})
+		topic = t.GetTopic()
+		return err
+	})
+	return topic, err
+}
+
 // TenantNumber returns the number of a tenant, which determines its home database.
 func (s *Stack) TenantNumber(ctx context.Context, name string) (int32, error) {
 	var servers []store.Server

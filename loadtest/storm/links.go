@@ -74,12 +74,12 @@ func (r *runner) awaitReplicas(ctx context.Context) error {
 	defer cancel()
 	for _, l := range r.loads {
 		for {
-			topic, err := r.on.Brokers.Topic(ctx, l.topic())
+			topic, err := r.on.Brokers.Topic(ctx, l.topic)
 			if err == nil && topic.InSync == brokers {
 				break
 			}
 			if harness.Sleep(ctx, probeEvery) != nil {
-				return fmt.Errorf("topic %s has only %d replicas in sync after %v: %w", l.topic(), topic.InSync, recoverLimit, err)
+				return fmt.Errorf("topic %s has only %d replicas in sync after %v: %w", l.topic, topic.InSync, recoverLimit, err)
 			}
 		}
 	}
@@ -90,7 +90,7 @@ func (r *runner) awaitReplicas(ctx context.Context) error {
 // later, as an operator would.
 func (r *runner) deleteTopic(ctx context.Context, h *happening) error {
 	_, number := kindOf(h.Part)
-	topic := r.loads[number-1].topic()
+	topic := r.loads[number-1].topic
 	before, err := r.on.Brokers.Topic(ctx, topic)
 	if err != nil {
 		return err

@@ -43,6 +43,7 @@ const (
 type load struct {
 	setup   *harness.Setup
 	tenant  string
+	topic   string       // of Kafka
 	on      *stack.Stack // with the tenant's token
 	dir     *tempdir.Dir
 	history *history.Writer
@@ -63,6 +64,9 @@ func join(ctx context.Context, setup *harness.Setup, on *stack.Stack, tenant str
 	l := &load{setup: setup, tenant: tenant}
 	secret, err := on.CreateTenant(ctx, tenant)
 	if err != nil {
+		return l, err
+	}
+	if l.topic, err = on.Topic(ctx, tenant); err != nil {
 		return l, err
 	}
 	own := *on
@@ -93,9 +97,6 @@ func join(ctx context.Context, setup *harness.Setup, on *stack.Stack, tenant str
 func (l *load) connect() (*client.Client, error) {
 	return client.New(client.Config{Address: l.on.Address, Token: l.on.Token})
 }
-
-// topic returns the name of the tenant's Kafka topic.
-func (l *load) topic() string { return "perceptor." + l.tenant }
 
 // listen starts n listeners.
 func (l *load) listen(ctx context.Context, n int) error {

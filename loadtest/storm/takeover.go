@@ -24,7 +24,7 @@ func (r *runner) watchTakeover(ctx context.Context, h *happening) (wait func() e
 		}
 		watch = func(ctx context.Context) error { return r.awaitOwners(ctx, h, owned) }
 	case kind == "kafka":
-		topic, err := r.on.Brokers.Topic(ctx, r.loads[0].topic())
+		topic, err := r.on.Brokers.Topic(ctx, r.loads[0].topic)
 		if err != nil || topic.Led[number-1] == 0 {
 			return func() error { return err }
 		}
@@ -68,7 +68,7 @@ func (r *runner) awaitOwners(ctx context.Context, h *happening, owned []stack.Ow
 // tenant's topic that it has led, or until the fault has ended.
 func (r *runner) awaitLeaders(ctx context.Context, h *happening, broker, led int) error {
 	for ends := h.at.Add(h.Lasts); time.Now().Before(ends); {
-		topic, err := r.on.Brokers.Topic(ctx, r.loads[0].topic())
+		topic, err := r.on.Brokers.Topic(ctx, r.loads[0].topic)
 		if err == nil && topic.Partitions > 0 && topic.Led[broker] == 0 {
 			took := time.Since(h.at)
 			h.tookOver(took)

@@ -12,6 +12,7 @@ CREATE TABLE tenant (
   created_at        int8 NOT NULL,
   history           int2 NOT NULL,    -- 1 failures, 2 all, 3 none
   rates             jsonb NOT NULL DEFAULT '{}',  -- task.Rates; a missing limit means no limit
+  keys              jsonb NOT NULL DEFAULT '[]',  -- control.Key, by id; the secrets are not encrypted
   version           int8 NOT NULL,    -- of the settings; the highest version wins
   CONSTRAINT tenant_history CHECK (history IN (1, 2, 3)),
   CONSTRAINT tenant_pkey PRIMARY KEY (id),

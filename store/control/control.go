@@ -52,7 +52,9 @@ type Tenant struct {
 	// History says which events of runs are recorded.
 	History task.HistoryLevel
 	// Rates are the tenant's limits and weight.
-	Rates     task.Rates
+	Rates task.Rates
+	// Keys are the tenant's keys, by id; [Store.CreateTenant] draws the first.
+	Keys      []Key
 	CreatedAt task.Instant
 	// Version numbers the changes of the settings, from 1. It leaps when the database that
 	// decides may have lost changes.
@@ -103,6 +105,8 @@ type Store struct {
 	// trusted is the incarnation in which a database was last compared with the others, or
 	// in which it was read first.
 	trusted [task.Databases]atomic.Int64
+	// provisioner may be nil.
+	provisioner Provisioner
 	// conflicts counts the differences that [Store.Sync] could not explain by a missed change.
 	conflicts atomic.Int64
 	uses      uses
@@ -115,6 +119,21 @@ func New(cluster *store.Cluster, log *slog.Logger) *Store {
 	}
 	return &Store{cluster: cluster, log: log}
 }
+
+// A Provisioner creates and removes what tenants need outside of the databases. Its methods
+// may be called again after a failure, and concurrently.
+type Provisioner interface {
+	// Provision creates what the tenant and its keys need, unless it exists.
+	Provision(ctx context.Context, t Tenant) error
+	// Revoke removes what one key of the tenant needed.
+	Revoke(ctx context.Context, t Tenant, k Key) error
+	// Remove removes everything of the tenant.
+	Remove(ctx context.Context, t Tenant) error
+}
+
+// SetProvisioner sets what creates and removes the tenants' share of other systems. It must
+// be called before any other method.
+func (s *Store) SetProvisioner(p Provisioner) { s.provisioner = p }
 
 // read asks one database after another, suspects last, until one answers.
 func read[T any](ctx context.Context, s *Store, ask func(context.Context, *pgxpool.Pool) (T, error)) (T, error) {

@@ -103,8 +103,9 @@ func holderOf(ctx context.Context, pool *pgxpool.Pool, id string) (h holder, err
 	var history *int16
 	var version *int64
 	var rates *task.Rates
+	var keys *[]Key
 	err = sql.Authenticate.QueryRow(ctx, pool, id).Scan(&h.hash, (*int32)(&h.Scopes), &owner, &h.expiresIn, &h.revokedIn,
-		&tenantID, &uid, &name, &params, &retention, &created, &history, &rates, &version)
+		&tenantID, &uid, &name, &params, &retention, &created, &history, &rates, &keys, &version)
 	h.ofTenant, h.hasTenant = owner != nil, tenantID != nil
 	for _, ms := range []*int64{h.expiresIn, h.revokedIn} {
 		if ms != nil && (h.Left == 0 || *ms < h.Left.Milliseconds()) {
@@ -117,7 +118,7 @@ func holderOf(ctx context.Context, pool *pgxpool.Pool, id string) (h holder, err
 	h.Tenant = Tenant{
 		ID: *tenantID, UID: *uid, Name: *name, ParamsBytes: *params,
 		Retention: time.Duration(*retention) * time.Millisecond, CreatedAt: task.Instant(*created),
-		History: task.HistoryLevel(*history), Rates: *rates, Version: *version,
+		History: task.HistoryLevel(*history), Rates: *rates, Keys: *keys, Version: *version,
 	}
 	return h, nil
 }

@@ -14,8 +14,8 @@ import (
 )
 
 // Run calls [Store.Sync] at once and then every 30 s, until ctx is cancelled. Then it
-// returns nil. It logs the first failure and the recovery. It also stores the uses of
-// tokens, and purges tokens that expired long ago.
+// returns nil. It logs the first failure and the recovery. It also removes keys that have
+// ended, stores the uses of tokens, and purges tokens that expired long ago.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(syncEvery)
 	defer tick.Stop()
@@ -30,6 +30,9 @@ func (s *Store) Run(ctx context.Context) error {
 			s.log.WarnContext(ctx, "tenants and tokens differ between databases; trying again", "err", err)
 		case err == nil && failing:
 			s.log.InfoContext(ctx, "tenants and tokens agree in all databases again")
+		}
+		if err := s.dropEndedKeys(ctx); err != nil && ctx.Err() == nil {
+			s.log.WarnContext(ctx, "keys of tenants that have ended cannot be removed; trying again", "err", err)
 		}
 		failing = err != nil
 		select {
@@ -196,6 +199,18 @@ func (s *Store) settle(ctx context.Context, u *union) error {
 
 // move gives a tenant another id, in database 0, unless it has got one already.
 func (s *Store) move(ctx context.Context, t Tenant, topID int32) (moved Tenant, err error) {
+	next := t
+	next.Version++
+	err = s.change(ctx, 0, func(ctx context.Context, tx pgx.Tx) (err error) {
+		next.ID, _, err = reserve(ctx, tx, topID)
+		return err
+	})
+	if err == nil && s.provisioner != nil {
+		err = s.provisioner.Provision(ctx, next)
+	}
+	if err != nil {
+		return moved, err
+	}
 	err = s.change(ctx, 0, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := sql.LockTenants.Exec(ctx, tx, "tenant"); err != nil {
 			return err
@@ -212,11 +227,7 @@ func (s *Store) move(ctx context.Context, t Tenant, topID int32) (moved Tenant, 
 		case err != nil && !errors.Is(err, pgx.ErrNoRows):
 			return err
 		}
-		moved = t
-		moved.Version++
-		if err := sql.NextTenant.QueryRow(ctx, tx, topID).Scan(&moved.ID); err != nil {
-			return err
-		}
+		moved = next
 		return putTenants(ctx, 0, tx, []Tenant{moved})
 	})
 	return moved, err

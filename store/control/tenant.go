@@ -14,35 +14,98 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// CreateTenant stores a tenant; ID, CreatedAt and Version are filled in, and
-// History when it is 0. Errors:
-// [task.AlreadyExists] when the name is taken; [task.Unavailable] when database
-// 0 is away (nothing is stored) or others are (see the package comment; the
-// message tells the two apart).
+// CreateTenant stores a tenant; ID, UID, Keys, CreatedAt and Version are filled in, and
+// History when it is 0. The provisioner is called first: what a tenant without a row leaves
+// elsewhere does no harm, a tenant that lacks something does. Errors: those of the
+// provisioner; [task.AlreadyExists] when the name is taken; [task.Unavailable] when database
+// 0 is away (nothing is stored) or others are (see the package comment; the message tells the
+// two apart).
 func (s *Store) CreateTenant(ctx context.Context, t Tenant) (Tenant, error) {
 	if t.History == 0 {
 		t.History = task.HistoryFailures
 	}
+	t.Keys = []Key{newKey(1)}
 	known := s.copiesOf(ctx, t.Name)
-	err := s.decide(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := sql.LockTenants.Exec(ctx, tx, "tenant"); err != nil {
-			return err
+	if s.provisioner != nil {
+		if err := s.provisionNew(ctx, &t, &known); err != nil {
+			return Tenant{}, err
 		}
-		if err := known.putBack(ctx, tx); err != nil {
-			return err
-		}
-		if err := raiseSettings(ctx, tx, 0); err != nil {
-			return err
-		}
-		return sql.NewTenant.QueryRow(ctx, tx, t.Name, t.ParamsBytes, t.Retention.Milliseconds(), int16(t.History), ratesJSON(&t.Rates), known.topID).
-			Scan(&t.ID, &t.UID, &t.CreatedAt, &t.Version)
-	})
+	}
+	err := s.decide(ctx, func(ctx context.Context, tx pgx.Tx) error { return insertTenant(ctx, tx, &t, &known) })
 	if err != nil {
+		if s.provisioner != nil && task.CodeOf(err) == task.AlreadyExists {
+			s.removeLeft(ctx, t)
+		}
 		return Tenant{}, err
 	}
 	return t, s.copyOut(ctx, "the tenant is created", func(ctx context.Context, d int, tx pgx.Tx) error {
 		return putTenants(ctx, d, tx, []Tenant{t})
 	})
+}
+
+// provisionNew reserves the id of a new tenant and calls the provisioner. An id that has
+// been in use elsewhere must not be given again, so it is reserved durably first.
+func (s *Store) provisionNew(ctx context.Context, t *Tenant, known *copies) error {
+	err := s.decide(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if err := known.putBack(ctx, tx); err != nil {
+			return err
+		}
+		t.ID, t.UID, err = reserve(ctx, tx, known.topID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.provisioner.Provision(ctx, *t); err != nil {
+		s.removeLeft(ctx, *t)
+		return err
+	}
+	return nil
+}
+
+// removeLeft removes what a tenant that was not created leaves elsewhere. After a failure an
+// unused topic stays.
+func (s *Store) removeLeft(ctx context.Context, t Tenant) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	if err := s.provisioner.Remove(ctx, t); err != nil {
+		s.log.WarnContext(ctx, "the topic of a tenant that was not created cannot be removed", "tenant", t.Name, "err", err)
+	}
+}
+
+// reserve draws an id, which is greater than topID, and a uid.
+func reserve(ctx context.Context, tx pgx.Tx, topID int32) (id int32, uid string, err error) {
+	if _, err := sql.LockTenants.Exec(ctx, tx, "tenant"); err != nil {
+		return 0, "", err
+	}
+	err = sql.ReserveTenant.QueryRow(ctx, tx, topID).Scan(&id, &uid)
+	return id, uid, err
+}
+
+// insertTenant stores a new tenant in database 0. It reserves an id if t has none.
+func insertTenant(ctx context.Context, tx pgx.Tx, t *Tenant, known *copies) error {
+	if _, err := sql.LockTenants.Exec(ctx, tx, "tenant"); err != nil {
+		return err
+	}
+	if err := known.putBack(ctx, tx); err != nil {
+		return err
+	}
+	if err := raiseSettings(ctx, tx, 0); err != nil {
+		return err
+	}
+	id, uid := t.ID, t.UID
+	if id == 0 {
+		var err error
+		if id, uid, err = reserve(ctx, tx, known.topID); err != nil {
+			return err
+		}
+	}
+	err := sql.NewTenant.QueryRow(ctx, tx, id, uid, t.Name, t.ParamsBytes, t.Retention.Milliseconds(), int16(t.History), ratesJSON(&t.Rates), toJSON(t.Keys)).
+		Scan(&t.CreatedAt, &t.Version)
+	if err == nil {
+		t.ID, t.UID = id, uid
+	}
+	return err
 }
 
 // UpdateTenant changes settings of a tenant and returns it. Errors: as
@@ -70,7 +133,7 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 		if err != nil {
 			return err
 		}
-		rows, err := sql.ChangeTenant.Query(ctx, tx, name, params, retention, (*int16)(c.History), rates)
+		rows, err := sql.ChangeTenant.Query(ctx, tx, name, params, retention, (*int16)(c.History), rates, nil)
 		if err != nil {
 			return err
 		}
@@ -151,7 +214,7 @@ func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]Tenant,
 func scanTenant(row pgx.CollectableRow) (Tenant, error) {
 	var t Tenant
 	var retention int64
-	err := row.Scan(&t.ID, &t.UID, &t.Name, &t.ParamsBytes, &retention, &t.CreatedAt, (*int16)(&t.History), &t.Rates, &t.Version)
+	err := row.Scan(&t.ID, &t.UID, &t.Name, &t.ParamsBytes, &retention, &t.CreatedAt, (*int16)(&t.History), &t.Rates, &t.Keys, &t.Version)
 	t.Retention = time.Duration(retention) * time.Millisecond
 	return t, err
 }
@@ -191,10 +254,13 @@ func changedRates(ctx context.Context, tx pgx.Tx, name string, c *task.RatesChan
 	return &text, nil
 }
 
-func ratesJSON(r *task.Rates) string {
-	text, err := json.Marshal(r)
+func ratesJSON(r *task.Rates) string { return toJSON(r) }
+
+// toJSON encodes a value of numbers, strings and bytes.
+func toJSON(v any) string {
+	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // numbers and strings
+		panic(err) // numbers, strings and bytes
 	}
 	return string(text)
 }
@@ -210,13 +276,13 @@ func putTenants(ctx context.Context, d int, tx pgx.Tx, tenants []Tenant) error {
 	n := len(tenants)
 	ids, uids, names, params := make([]int32, n), make([]string, n), make([]string, n), make([]int32, n)
 	retentions, created := make([]int64, n), make([]int64, n)
-	histories, rates, versions := make([]int16, n), make([]string, n), make([]int64, n)
+	histories, rates, keys, versions := make([]int16, n), make([]string, n), make([]string, n), make([]int64, n)
 	for i, t := range tenants {
 		ids[i], uids[i], names[i], params[i] = t.ID, t.UID, t.Name, int32(t.ParamsBytes)
 		retentions[i], created[i] = t.Retention.Milliseconds(), int64(t.CreatedAt)
-		histories[i], rates[i], versions[i] = int16(t.History), ratesJSON(&t.Rates), t.Version
+		histories[i], rates[i], keys[i], versions[i] = int16(t.History), ratesJSON(&t.Rates), toJSON(t.Keys), t.Version
 	}
-	_, err := sql.PutTenants.Exec(ctx, tx, ids, uids, names, params, retentions, created, histories, rates, versions)
+	_, err := sql.PutTenants.Exec(ctx, tx, ids, uids, names, params, retentions, created, histories, rates, keys, versions)
 	return err
 }
 

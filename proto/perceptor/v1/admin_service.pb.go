@@ -823,6 +823,173 @@ func (x *DeleteTenantResponse) GetCreateTime() *timestamppb.Timestamp {
 	return nil
 }
 
+// Request of RotateTenantKey.
+type RotateTenantKeyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tenant's name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// How long the previous key remains valid. 0 to 30 days. Default: 24 h. 0 is
+	// for a key that has leaked: then some runs are delivered late, by their
+	// ack_timeout.
+	Overlap       *durationpb.Duration `protobuf:"bytes,2,opt,name=overlap,proto3" json:"overlap,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateTenantKeyRequest) Reset() {
+	*x = RotateTenantKeyRequest{}
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateTenantKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateTenantKeyRequest) ProtoMessage() {}
+
+func (x *RotateTenantKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateTenantKeyRequest.ProtoReflect.Descriptor instead.
+func (*RotateTenantKeyRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RotateTenantKeyRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RotateTenantKeyRequest) GetOverlap() *durationpb.Duration {
+	if x != nil {
+		return x.Overlap
+	}
+	return nil
+}
+
+// Response of RotateTenantKey.
+type RotateTenantKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The keys that are valid now, by number. The last one is new.
+	Keys          []*TenantKey `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateTenantKeyResponse) Reset() {
+	*x = RotateTenantKeyResponse{}
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateTenantKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateTenantKeyResponse) ProtoMessage() {}
+
+func (x *RotateTenantKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateTenantKeyResponse.ProtoReflect.Descriptor instead.
+func (*RotateTenantKeyResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RotateTenantKeyResponse) GetKeys() []*TenantKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// A key of a tenant, without its secret.
+type TenantKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of the key.
+	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// When dispatchers begin to sign with it.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// When it becomes invalid. Unset: that is not decided.
+	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantKey) Reset() {
+	*x = TenantKey{}
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantKey) ProtoMessage() {}
+
+func (x *TenantKey) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantKey.ProtoReflect.Descriptor instead.
+func (*TenantKey) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *TenantKey) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *TenantKey) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *TenantKey) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
 // Request of ListTenants.
 type ListTenantsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -836,7 +1003,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +1015,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +1028,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{9}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListTenantsRequest) GetPageSize() int32 {
@@ -891,7 +1058,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1070,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1083,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{10}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*Tenant {
@@ -944,7 +1111,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -956,7 +1123,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -969,7 +1136,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{11}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateTokenRequest) GetToken() *Token {
@@ -992,7 +1159,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1171,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1184,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{12}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -1050,7 +1217,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +1229,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +1242,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{13}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListTokensRequest) GetTenant() string {
@@ -1112,7 +1279,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1291,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1304,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{14}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -1169,7 +1336,7 @@ type RotateTokenRequest struct {
 
 func (x *RotateTokenRequest) Reset() {
 	*x = RotateTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1348,7 @@ func (x *RotateTokenRequest) String() string {
 func (*RotateTokenRequest) ProtoMessage() {}
 
 func (x *RotateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1361,7 @@ func (x *RotateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenRequest.ProtoReflect.Descriptor instead.
 func (*RotateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{15}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RotateTokenRequest) GetId() string {
@@ -1233,7 +1400,7 @@ type RotateTokenResponse struct {
 
 func (x *RotateTokenResponse) Reset() {
 	*x = RotateTokenResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[16]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1245,7 +1412,7 @@ func (x *RotateTokenResponse) String() string {
 func (*RotateTokenResponse) ProtoMessage() {}
 
 func (x *RotateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[16]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1258,7 +1425,7 @@ func (x *RotateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenResponse.ProtoReflect.Descriptor instead.
 func (*RotateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{16}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RotateTokenResponse) GetToken() *Token {
@@ -1293,7 +1460,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1305,7 +1472,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1318,7 +1485,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{17}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -1405,7 +1572,18 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\aremoved\x18\x01 \x01(\x03R\aremoved\x12-\n" +
 	"\x12finished_databases\x18\x02 \x01(\x05R\x11finishedDatabases\x12;\n" +
 	"\vcreate_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"Z\n" +
+	"createTime\"k\n" +
+	"\x16RotateTenantKeyRequest\x12\x17\n" +
+	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x128\n" +
+	"\aoverlap\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\aoverlap\"F\n" +
+	"\x17RotateTenantKeyResponse\x12+\n" +
+	"\x04keys\x18\x01 \x03(\v2\x17.perceptor.v1.TenantKeyR\x04keys\"\x93\x01\n" +
+	"\tTenantKey\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x129\n" +
+	"\n" +
+	"start_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12;\n" +
+	"\vexpire_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\"Z\n" +
 	"\x12ListTenantsRequest\x12 \n" +
 	"\tpage_size\x18\x01 \x01(\x05B\x03\xe0A\x01R\bpageSize\x12\"\n" +
 	"\n" +
@@ -1436,7 +1614,7 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\x06secret\x18\x02 \x01(\tR\x06secret\x12/\n" +
 	"\breplaced\x18\x03 \x01(\v2\x13.perceptor.v1.TokenR\breplaced\")\n" +
 	"\x12RevokeTokenRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id2\xf6\t\n" +
+	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id2\x86\v\n" +
 	"\fAdminService\x12j\n" +
 	"\fCreateTenant\x12!.perceptor.v1.CreateTenantRequest\x1a\x14.perceptor.v1.Tenant\"!\x82\xd3\xe4\x93\x02\x1b:\x06tenant\"\x11/v1/admin/tenants\x12c\n" +
 	"\tGetTenant\x12\x1e.perceptor.v1.GetTenantRequest\x1a\x14.perceptor.v1.Tenant\" \x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/admin/tenants/{name}\x12m\n" +
@@ -1444,7 +1622,8 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\fUpdateTenant\x12!.perceptor.v1.UpdateTenantRequest\x1a\x14.perceptor.v1.Tenant\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:update\x12p\n" +
 	"\vPauseTenant\x12 .perceptor.v1.PauseTenantRequest\x1a\x14.perceptor.v1.Tenant\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/v1/admin/tenants/{name}:pause\x12s\n" +
 	"\fResumeTenant\x12!.perceptor.v1.ResumeTenantRequest\x1a\x14.perceptor.v1.Tenant\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:resume\x12\x81\x01\n" +
-	"\fDeleteTenant\x12!.perceptor.v1.DeleteTenantRequest\x1a\".perceptor.v1.DeleteTenantResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:delete\x12o\n" +
+	"\fDeleteTenant\x12!.perceptor.v1.DeleteTenantRequest\x1a\".perceptor.v1.DeleteTenantResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/admin/tenants/{name}:delete\x12\x8d\x01\n" +
+	"\x0fRotateTenantKey\x12$.perceptor.v1.RotateTenantKeyRequest\x1a%.perceptor.v1.RotateTenantKeyResponse\"-\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/admin/tenants/{name}:rotateKey\x12o\n" +
 	"\vCreateToken\x12 .perceptor.v1.CreateTokenRequest\x1a!.perceptor.v1.CreateTokenResponse\"\x1b\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/admin/tokens\x12i\n" +
 	"\n" +
 	"ListTokens\x12\x1f.perceptor.v1.ListTokensRequest\x1a .perceptor.v1.ListTokensResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/admin/tokens\x12{\n" +
@@ -1464,83 +1643,92 @@ func file_perceptor_v1_admin_service_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perceptor_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_perceptor_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_perceptor_v1_admin_service_proto_goTypes = []any{
-	(Tenant_History)(0),           // 0: perceptor.v1.Tenant.History
-	(Token_Scope)(0),              // 1: perceptor.v1.Token.Scope
-	(*Tenant)(nil),                // 2: perceptor.v1.Tenant
-	(*Token)(nil),                 // 3: perceptor.v1.Token
-	(*CreateTenantRequest)(nil),   // 4: perceptor.v1.CreateTenantRequest
-	(*GetTenantRequest)(nil),      // 5: perceptor.v1.GetTenantRequest
-	(*UpdateTenantRequest)(nil),   // 6: perceptor.v1.UpdateTenantRequest
-	(*PauseTenantRequest)(nil),    // 7: perceptor.v1.PauseTenantRequest
-	(*ResumeTenantRequest)(nil),   // 8: perceptor.v1.ResumeTenantRequest
-	(*DeleteTenantRequest)(nil),   // 9: perceptor.v1.DeleteTenantRequest
-	(*DeleteTenantResponse)(nil),  // 10: perceptor.v1.DeleteTenantResponse
-	(*ListTenantsRequest)(nil),    // 11: perceptor.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),   // 12: perceptor.v1.ListTenantsResponse
-	(*CreateTokenRequest)(nil),    // 13: perceptor.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),   // 14: perceptor.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),     // 15: perceptor.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),    // 16: perceptor.v1.ListTokensResponse
-	(*RotateTokenRequest)(nil),    // 17: perceptor.v1.RotateTokenRequest
-	(*RotateTokenResponse)(nil),   // 18: perceptor.v1.RotateTokenResponse
-	(*RevokeTokenRequest)(nil),    // 19: perceptor.v1.RevokeTokenRequest
-	nil,                           // 20: perceptor.v1.Tenant.KindCapsEntry
-	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil), // 23: google.protobuf.FieldMask
+	(Tenant_History)(0),             // 0: perceptor.v1.Tenant.History
+	(Token_Scope)(0),                // 1: perceptor.v1.Token.Scope
+	(*Tenant)(nil),                  // 2: perceptor.v1.Tenant
+	(*Token)(nil),                   // 3: perceptor.v1.Token
+	(*CreateTenantRequest)(nil),     // 4: perceptor.v1.CreateTenantRequest
+	(*GetTenantRequest)(nil),        // 5: perceptor.v1.GetTenantRequest
+	(*UpdateTenantRequest)(nil),     // 6: perceptor.v1.UpdateTenantRequest
+	(*PauseTenantRequest)(nil),      // 7: perceptor.v1.PauseTenantRequest
+	(*ResumeTenantRequest)(nil),     // 8: perceptor.v1.ResumeTenantRequest
+	(*DeleteTenantRequest)(nil),     // 9: perceptor.v1.DeleteTenantRequest
+	(*DeleteTenantResponse)(nil),    // 10: perceptor.v1.DeleteTenantResponse
+	(*RotateTenantKeyRequest)(nil),  // 11: perceptor.v1.RotateTenantKeyRequest
+	(*RotateTenantKeyResponse)(nil), // 12: perceptor.v1.RotateTenantKeyResponse
+	(*TenantKey)(nil),               // 13: perceptor.v1.TenantKey
+	(*ListTenantsRequest)(nil),      // 14: perceptor.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),     // 15: perceptor.v1.ListTenantsResponse
+	(*CreateTokenRequest)(nil),      // 16: perceptor.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),     // 17: perceptor.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),       // 18: perceptor.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),      // 19: perceptor.v1.ListTokensResponse
+	(*RotateTokenRequest)(nil),      // 20: perceptor.v1.RotateTokenRequest
+	(*RotateTokenResponse)(nil),     // 21: perceptor.v1.RotateTokenResponse
+	(*RevokeTokenRequest)(nil),      // 22: perceptor.v1.RevokeTokenRequest
+	nil,                             // 23: perceptor.v1.Tenant.KindCapsEntry
+	(*durationpb.Duration)(nil),     // 24: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),   // 26: google.protobuf.FieldMask
 }
 var file_perceptor_v1_admin_service_proto_depIdxs = []int32{
-	21, // 0: perceptor.v1.Tenant.default_retention:type_name -> google.protobuf.Duration
-	22, // 1: perceptor.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
+	24, // 0: perceptor.v1.Tenant.default_retention:type_name -> google.protobuf.Duration
+	25, // 1: perceptor.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
 	0,  // 2: perceptor.v1.Tenant.history:type_name -> perceptor.v1.Tenant.History
-	20, // 3: perceptor.v1.Tenant.kind_caps:type_name -> perceptor.v1.Tenant.KindCapsEntry
+	23, // 3: perceptor.v1.Tenant.kind_caps:type_name -> perceptor.v1.Tenant.KindCapsEntry
 	1,  // 4: perceptor.v1.Token.scope:type_name -> perceptor.v1.Token.Scope
-	22, // 5: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	22, // 6: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	22, // 7: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
+	25, // 5: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	25, // 6: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	25, // 7: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
 	1,  // 8: perceptor.v1.Token.scopes:type_name -> perceptor.v1.Token.Scope
-	22, // 9: perceptor.v1.Token.last_use_time:type_name -> google.protobuf.Timestamp
+	25, // 9: perceptor.v1.Token.last_use_time:type_name -> google.protobuf.Timestamp
 	2,  // 10: perceptor.v1.CreateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
 	2,  // 11: perceptor.v1.UpdateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
-	23, // 12: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
-	22, // 13: perceptor.v1.DeleteTenantResponse.create_time:type_name -> google.protobuf.Timestamp
-	2,  // 14: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
-	3,  // 15: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
-	3,  // 16: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
-	3,  // 17: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
-	21, // 18: perceptor.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
-	22, // 19: perceptor.v1.RotateTokenRequest.expire_time:type_name -> google.protobuf.Timestamp
-	3,  // 20: perceptor.v1.RotateTokenResponse.token:type_name -> perceptor.v1.Token
-	3,  // 21: perceptor.v1.RotateTokenResponse.replaced:type_name -> perceptor.v1.Token
-	4,  // 22: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
-	5,  // 23: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
-	11, // 24: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
-	6,  // 25: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
-	7,  // 26: perceptor.v1.AdminService.PauseTenant:input_type -> perceptor.v1.PauseTenantRequest
-	8,  // 27: perceptor.v1.AdminService.ResumeTenant:input_type -> perceptor.v1.ResumeTenantRequest
-	9,  // 28: perceptor.v1.AdminService.DeleteTenant:input_type -> perceptor.v1.DeleteTenantRequest
-	13, // 29: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
-	15, // 30: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
-	17, // 31: perceptor.v1.AdminService.RotateToken:input_type -> perceptor.v1.RotateTokenRequest
-	19, // 32: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
-	2,  // 33: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
-	2,  // 34: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
-	12, // 35: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
-	2,  // 36: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
-	2,  // 37: perceptor.v1.AdminService.PauseTenant:output_type -> perceptor.v1.Tenant
-	2,  // 38: perceptor.v1.AdminService.ResumeTenant:output_type -> perceptor.v1.Tenant
-	10, // 39: perceptor.v1.AdminService.DeleteTenant:output_type -> perceptor.v1.DeleteTenantResponse
-	14, // 40: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
-	16, // 41: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
-	18, // 42: perceptor.v1.AdminService.RotateToken:output_type -> perceptor.v1.RotateTokenResponse
-	3,  // 43: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
-	33, // [33:44] is the sub-list for method output_type
-	22, // [22:33] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	26, // 12: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
+	25, // 13: perceptor.v1.DeleteTenantResponse.create_time:type_name -> google.protobuf.Timestamp
+	24, // 14: perceptor.v1.RotateTenantKeyRequest.overlap:type_name -> google.protobuf.Duration
+	13, // 15: perceptor.v1.RotateTenantKeyResponse.keys:type_name -> perceptor.v1.TenantKey
+	25, // 16: perceptor.v1.TenantKey.start_time:type_name -> google.protobuf.Timestamp
+	25, // 17: perceptor.v1.TenantKey.expire_time:type_name -> google.protobuf.Timestamp
+	2,  // 18: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
+	3,  // 19: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
+	3,  // 20: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
+	3,  // 21: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
+	24, // 22: perceptor.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
+	25, // 23: perceptor.v1.RotateTokenRequest.expire_time:type_name -> google.protobuf.Timestamp
+	3,  // 24: perceptor.v1.RotateTokenResponse.token:type_name -> perceptor.v1.Token
+	3,  // 25: perceptor.v1.RotateTokenResponse.replaced:type_name -> perceptor.v1.Token
+	4,  // 26: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
+	5,  // 27: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
+	14, // 28: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
+	6,  // 29: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
+	7,  // 30: perceptor.v1.AdminService.PauseTenant:input_type -> perceptor.v1.PauseTenantRequest
+	8,  // 31: perceptor.v1.AdminService.ResumeTenant:input_type -> perceptor.v1.ResumeTenantRequest
+	9,  // 32: perceptor.v1.AdminService.DeleteTenant:input_type -> perceptor.v1.DeleteTenantRequest
+	11, // 33: perceptor.v1.AdminService.RotateTenantKey:input_type -> perceptor.v1.RotateTenantKeyRequest
+	16, // 34: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
+	18, // 35: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
+	20, // 36: perceptor.v1.AdminService.RotateToken:input_type -> perceptor.v1.RotateTokenRequest
+	22, // 37: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
+	2,  // 38: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 39: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
+	15, // 40: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
+	2,  // 41: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 42: perceptor.v1.AdminService.PauseTenant:output_type -> perceptor.v1.Tenant
+	2,  // 43: perceptor.v1.AdminService.ResumeTenant:output_type -> perceptor.v1.Tenant
+	10, // 44: perceptor.v1.AdminService.DeleteTenant:output_type -> perceptor.v1.DeleteTenantResponse
+	12, // 45: perceptor.v1.AdminService.RotateTenantKey:output_type -> perceptor.v1.RotateTenantKeyResponse
+	17, // 46: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
+	19, // 47: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
+	21, // 48: perceptor.v1.AdminService.RotateToken:output_type -> perceptor.v1.RotateTokenResponse
+	3,  // 49: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
+	38, // [38:50] is the sub-list for method output_type
+	26, // [26:38] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_admin_service_proto_init() }
@@ -1554,7 +1742,7 @@ func file_perceptor_v1_admin_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_admin_service_proto_rawDesc), len(file_perceptor_v1_admin_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   19,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,17 +19,18 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_CreateTenant_FullMethodName = "/perceptor.v1.AdminService/CreateTenant"
-	AdminService_GetTenant_FullMethodName    = "/perceptor.v1.AdminService/GetTenant"
-	AdminService_ListTenants_FullMethodName  = "/perceptor.v1.AdminService/ListTenants"
-	AdminService_UpdateTenant_FullMethodName = "/perceptor.v1.AdminService/UpdateTenant"
-	AdminService_PauseTenant_FullMethodName  = "/perceptor.v1.AdminService/PauseTenant"
-	AdminService_ResumeTenant_FullMethodName = "/perceptor.v1.AdminService/ResumeTenant"
-	AdminService_DeleteTenant_FullMethodName = "/perceptor.v1.AdminService/DeleteTenant"
-	AdminService_CreateToken_FullMethodName  = "/perceptor.v1.AdminService/CreateToken"
-	AdminService_ListTokens_FullMethodName   = "/perceptor.v1.AdminService/ListTokens"
-	AdminService_RotateToken_FullMethodName  = "/perceptor.v1.AdminService/RotateToken"
-	AdminService_RevokeToken_FullMethodName  = "/perceptor.v1.AdminService/RevokeToken"
+	AdminService_CreateTenant_FullMethodName    = "/perceptor.v1.AdminService/CreateTenant"
+	AdminService_GetTenant_FullMethodName       = "/perceptor.v1.AdminService/GetTenant"
+	AdminService_ListTenants_FullMethodName     = "/perceptor.v1.AdminService/ListTenants"
+	AdminService_UpdateTenant_FullMethodName    = "/perceptor.v1.AdminService/UpdateTenant"
+	AdminService_PauseTenant_FullMethodName     = "/perceptor.v1.AdminService/PauseTenant"
+	AdminService_ResumeTenant_FullMethodName    = "/perceptor.v1.AdminService/ResumeTenant"
+	AdminService_DeleteTenant_FullMethodName    = "/perceptor.v1.AdminService/DeleteTenant"
+	AdminService_RotateTenantKey_FullMethodName = "/perceptor.v1.AdminService/RotateTenantKey"
+	AdminService_CreateToken_FullMethodName     = "/perceptor.v1.AdminService/CreateToken"
+	AdminService_ListTokens_FullMethodName      = "/perceptor.v1.AdminService/ListTokens"
+	AdminService_RotateToken_FullMethodName     = "/perceptor.v1.AdminService/RotateToken"
+	AdminService_RevokeToken_FullMethodName     = "/perceptor.v1.AdminService/RevokeToken"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -60,6 +61,12 @@ type AdminServiceClient interface {
 	// again returns the progress, and NOT_FOUND when the tenant is gone. A
 	// deletion cannot be undone, and the tenant's number is never used again.
 	DeleteTenant(ctx context.Context, in *DeleteTenantRequest, opts ...grpc.CallOption) (*DeleteTenantResponse, error)
+	// Gives a tenant a new key, which signs its records and is its login to Kafka.
+	// Dispatchers sign with it after a minute, or after half of the overlap if
+	// that is sooner. The previous key ends after the overlap: listeners then
+	// refuse records that it has signed, and the runs of unread ones are delivered
+	// again after their ack_timeout.
+	RotateTenantKey(ctx context.Context, in *RotateTenantKeyRequest, opts ...grpc.CallOption) (*RotateTenantKeyResponse, error)
 	// Creates a token. The secret is in the answer and cannot be read again.
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
 	// Lists tokens, without their secrets.
@@ -151,6 +158,16 @@ func (c *adminServiceClient) DeleteTenant(ctx context.Context, in *DeleteTenantR
 	return out, nil
 }
 
+func (c *adminServiceClient) RotateTenantKey(ctx context.Context, in *RotateTenantKeyRequest, opts ...grpc.CallOption) (*RotateTenantKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateTenantKeyResponse)
+	err := c.cc.Invoke(ctx, AdminService_RotateTenantKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreateTokenResponse)
@@ -219,6 +236,12 @@ type AdminServiceServer interface {
 	// again returns the progress, and NOT_FOUND when the tenant is gone. A
 	// deletion cannot be undone, and the tenant's number is never used again.
 	DeleteTenant(context.Context, *DeleteTenantRequest) (*DeleteTenantResponse, error)
+	// Gives a tenant a new key, which signs its records and is its login to Kafka.
+	// Dispatchers sign with it after a minute, or after half of the overlap if
+	// that is sooner. The previous key ends after the overlap: listeners then
+	// refuse records that it has signed, and the runs of unread ones are delivered
+	// again after their ack_timeout.
+	RotateTenantKey(context.Context, *RotateTenantKeyRequest) (*RotateTenantKeyResponse, error)
 	// Creates a token. The secret is in the answer and cannot be read again.
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	// Lists tokens, without their secrets.
@@ -260,6 +283,9 @@ func (UnimplementedAdminServiceServer) ResumeTenant(context.Context, *ResumeTena
 }
 func (UnimplementedAdminServiceServer) DeleteTenant(context.Context, *DeleteTenantRequest) (*DeleteTenantResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteTenant not implemented")
+}
+func (UnimplementedAdminServiceServer) RotateTenantKey(context.Context, *RotateTenantKeyRequest) (*RotateTenantKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateTenantKey not implemented")
 }
 func (UnimplementedAdminServiceServer) CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateToken not implemented")
@@ -420,6 +446,24 @@ func _AdminService_DeleteTenant_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_RotateTenantKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateTenantKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RotateTenantKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RotateTenantKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RotateTenantKey(ctx, req.(*RotateTenantKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_CreateToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreateTokenRequest)
 	if err := dec(in); err != nil {
@@ -526,6 +570,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteTenant",
 			Handler:    _AdminService_DeleteTenant_Handler,
+		},
+		{
+			MethodName: "RotateTenantKey",
+			Handler:    _AdminService_RotateTenantKey_Handler,
 		},
 		{
 			MethodName: "CreateToken",

@@ -1111,7 +1111,14 @@ type Delivery struct {
 	Brokers []string `protobuf:"bytes,4,rep,name=brokers,proto3" json:"brokers,omitempty"`
 	// The time of the service. Databases have their own clocks, which differ by
 	// at most 100 ms.
-	Now           *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=now,proto3" json:"now,omitempty"`
+	Now *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=now,proto3" json:"now,omitempty"`
+	// The keys that sign the tenant's records. A record that none of them has
+	// signed is not from Perceptor: do not call a handler for it. Ask again every
+	// 15 s, because keys are replaced.
+	RecordKeys []*RecordKey `protobuf:"bytes,6,rep,name=record_keys,json=recordKeys,proto3" json:"record_keys,omitempty"`
+	// The tenant's login to Kafka. Unset: the brokers ask for none, or the
+	// operator hands logins out.
+	Login         *KafkaLogin `protobuf:"bytes,7,opt,name=login,proto3" json:"login,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1181,6 +1188,148 @@ func (x *Delivery) GetNow() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Delivery) GetRecordKeys() []*RecordKey {
+	if x != nil {
+		return x.RecordKeys
+	}
+	return nil
+}
+
+func (x *Delivery) GetLogin() *KafkaLogin {
+	if x != nil {
+		return x.Login
+	}
+	return nil
+}
+
+// A key that signs records of one tenant.
+type RecordKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of the key, as in the header perceptor_key_id.
+	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The secret key of the HMAC.
+	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// When the key becomes invalid. Unset: that is not decided.
+	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordKey) Reset() {
+	*x = RecordKey{}
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordKey) ProtoMessage() {}
+
+func (x *RecordKey) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordKey.ProtoReflect.Descriptor instead.
+func (*RecordKey) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RecordKey) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RecordKey) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *RecordKey) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
+// A login to Kafka.
+type KafkaLogin struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SCRAM-SHA-256 or SCRAM-SHA-512.
+	Mechanism string `protobuf:"bytes,1,opt,name=mechanism,proto3" json:"mechanism,omitempty"`
+	// The name of the user.
+	Username string `protobuf:"bytes,2,opt,name=username,proto3" json:"username,omitempty"`
+	// The password of the user.
+	Password      string `protobuf:"bytes,3,opt,name=password,proto3" json:"password,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KafkaLogin) Reset() {
+	*x = KafkaLogin{}
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KafkaLogin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KafkaLogin) ProtoMessage() {}
+
+func (x *KafkaLogin) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KafkaLogin.ProtoReflect.Descriptor instead.
+func (*KafkaLogin) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *KafkaLogin) GetMechanism() string {
+	if x != nil {
+		return x.Mechanism
+	}
+	return ""
+}
+
+func (x *KafkaLogin) GetUsername() string {
+	if x != nil {
+		return x.Username
+	}
+	return ""
+}
+
+func (x *KafkaLogin) GetPassword() string {
+	if x != nil {
+		return x.Password
+	}
+	return ""
+}
+
 // The value of a Kafka record: one delivery of one run.
 type RunRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1222,7 +1371,7 @@ type RunRecord struct {
 
 func (x *RunRecord) Reset() {
 	*x = RunRecord{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1383,7 @@ func (x *RunRecord) String() string {
 func (*RunRecord) ProtoMessage() {}
 
 func (x *RunRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1396,7 @@ func (x *RunRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRecord.ProtoReflect.Descriptor instead.
 func (*RunRecord) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{17}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RunRecord) GetTaskId() int64 {
@@ -1406,13 +1555,26 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\battempts\x18\x01 \x03(\v2\x15.perceptor.v1.AttemptB\x03\xe0A\x02R\battempts\"E\n" +
 	"\x11CheckRunsResponse\x120\n" +
 	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"\x14\n" +
-	"\x12GetDeliveryRequest\"\x96\x01\n" +
+	"\x12GetDeliveryRequest\"\x80\x02\n" +
 	"\bDelivery\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x14\n" +
 	"\x05group\x18\x03 \x01(\tR\x05group\x12\x18\n" +
 	"\abrokers\x18\x04 \x03(\tR\abrokers\x12,\n" +
-	"\x03now\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\xf6\x03\n" +
+	"\x03now\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x128\n" +
+	"\vrecord_keys\x18\x06 \x03(\v2\x17.perceptor.v1.RecordKeyR\n" +
+	"recordKeys\x12.\n" +
+	"\x05login\x18\a \x01(\v2\x18.perceptor.v1.KafkaLoginR\x05login\"p\n" +
+	"\tRecordKey\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\x12;\n" +
+	"\vexpire_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\"b\n" +
+	"\n" +
+	"KafkaLogin\x12\x1c\n" +
+	"\tmechanism\x18\x01 \x01(\tR\tmechanism\x12\x1a\n" +
+	"\busername\x18\x02 \x01(\tR\busername\x12\x1a\n" +
+	"\bpassword\x18\x03 \x01(\tR\bpassword\"\xf6\x03\n" +
 	"\tRunRecord\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x18\n" +
@@ -1462,7 +1624,7 @@ func file_perceptor_v1_run_service_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_run_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perceptor_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_perceptor_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_perceptor_v1_run_service_proto_goTypes = []any{
 	(RunCode)(0),                  // 0: perceptor.v1.RunCode
 	(RunResult_Outcome)(0),        // 1: perceptor.v1.RunResult.Outcome
@@ -1483,24 +1645,26 @@ var file_perceptor_v1_run_service_proto_goTypes = []any{
 	(*CheckRunsResponse)(nil),     // 16: perceptor.v1.CheckRunsResponse
 	(*GetDeliveryRequest)(nil),    // 17: perceptor.v1.GetDeliveryRequest
 	(*Delivery)(nil),              // 18: perceptor.v1.Delivery
-	(*RunRecord)(nil),             // 19: perceptor.v1.RunRecord
-	nil,                           // 20: perceptor.v1.ParamsPatch.SetEntry
-	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
-	(*Params)(nil),                // 22: perceptor.v1.Params
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(Task_Type)(0),                // 24: perceptor.v1.Task.Type
+	(*RecordKey)(nil),             // 19: perceptor.v1.RecordKey
+	(*KafkaLogin)(nil),            // 20: perceptor.v1.KafkaLogin
+	(*RunRecord)(nil),             // 21: perceptor.v1.RunRecord
+	nil,                           // 22: perceptor.v1.ParamsPatch.SetEntry
+	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
+	(*Params)(nil),                // 24: perceptor.v1.Params
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(Task_Type)(0),                // 26: perceptor.v1.Task.Type
 }
 var file_perceptor_v1_run_service_proto_depIdxs = []int32{
 	0,  // 0: perceptor.v1.RunReply.code:type_name -> perceptor.v1.RunCode
-	21, // 1: perceptor.v1.RunReply.lease:type_name -> google.protobuf.Duration
+	23, // 1: perceptor.v1.RunReply.lease:type_name -> google.protobuf.Duration
 	4,  // 2: perceptor.v1.RunReply.terms:type_name -> perceptor.v1.RunTerms
-	22, // 3: perceptor.v1.RunTerms.params:type_name -> perceptor.v1.Params
+	24, // 3: perceptor.v1.RunTerms.params:type_name -> perceptor.v1.Params
 	2,  // 4: perceptor.v1.RunResult.attempt:type_name -> perceptor.v1.Attempt
 	1,  // 5: perceptor.v1.RunResult.outcome:type_name -> perceptor.v1.RunResult.Outcome
-	23, // 6: perceptor.v1.RunResult.next_execute_time:type_name -> google.protobuf.Timestamp
+	25, // 6: perceptor.v1.RunResult.next_execute_time:type_name -> google.protobuf.Timestamp
 	6,  // 7: perceptor.v1.RunResult.params_patch:type_name -> perceptor.v1.ParamsPatch
-	21, // 8: perceptor.v1.RunResult.redeliver_after:type_name -> google.protobuf.Duration
-	20, // 9: perceptor.v1.ParamsPatch.set:type_name -> perceptor.v1.ParamsPatch.SetEntry
+	23, // 8: perceptor.v1.RunResult.redeliver_after:type_name -> google.protobuf.Duration
+	22, // 9: perceptor.v1.ParamsPatch.set:type_name -> perceptor.v1.ParamsPatch.SetEntry
 	2,  // 10: perceptor.v1.StartRunsRequest.attempts:type_name -> perceptor.v1.Attempt
 	3,  // 11: perceptor.v1.StartRunsResponse.replies:type_name -> perceptor.v1.RunReply
 	5,  // 12: perceptor.v1.ReportResultsRequest.results:type_name -> perceptor.v1.RunResult
@@ -1511,29 +1675,32 @@ var file_perceptor_v1_run_service_proto_depIdxs = []int32{
 	3,  // 17: perceptor.v1.HandBackRunsResponse.replies:type_name -> perceptor.v1.RunReply
 	2,  // 18: perceptor.v1.CheckRunsRequest.attempts:type_name -> perceptor.v1.Attempt
 	3,  // 19: perceptor.v1.CheckRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	23, // 20: perceptor.v1.Delivery.now:type_name -> google.protobuf.Timestamp
-	24, // 21: perceptor.v1.RunRecord.type:type_name -> perceptor.v1.Task.Type
-	23, // 22: perceptor.v1.RunRecord.scheduled_time:type_name -> google.protobuf.Timestamp
-	21, // 23: perceptor.v1.RunRecord.ack_timeout:type_name -> google.protobuf.Duration
-	23, // 24: perceptor.v1.RunRecord.claim_time:type_name -> google.protobuf.Timestamp
-	22, // 25: perceptor.v1.RunRecord.params:type_name -> perceptor.v1.Params
-	7,  // 26: perceptor.v1.RunService.StartRuns:input_type -> perceptor.v1.StartRunsRequest
-	9,  // 27: perceptor.v1.RunService.ReportResults:input_type -> perceptor.v1.ReportResultsRequest
-	11, // 28: perceptor.v1.RunService.HeartbeatRuns:input_type -> perceptor.v1.HeartbeatRunsRequest
-	13, // 29: perceptor.v1.RunService.HandBackRuns:input_type -> perceptor.v1.HandBackRunsRequest
-	15, // 30: perceptor.v1.RunService.CheckRuns:input_type -> perceptor.v1.CheckRunsRequest
-	17, // 31: perceptor.v1.RunService.GetDelivery:input_type -> perceptor.v1.GetDeliveryRequest
-	8,  // 32: perceptor.v1.RunService.StartRuns:output_type -> perceptor.v1.StartRunsResponse
-	10, // 33: perceptor.v1.RunService.ReportResults:output_type -> perceptor.v1.ReportResultsResponse
-	12, // 34: perceptor.v1.RunService.HeartbeatRuns:output_type -> perceptor.v1.HeartbeatRunsResponse
-	14, // 35: perceptor.v1.RunService.HandBackRuns:output_type -> perceptor.v1.HandBackRunsResponse
-	16, // 36: perceptor.v1.RunService.CheckRuns:output_type -> perceptor.v1.CheckRunsResponse
-	18, // 37: perceptor.v1.RunService.GetDelivery:output_type -> perceptor.v1.Delivery
-	32, // [32:38] is the sub-list for method output_type
-	26, // [26:32] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	25, // 20: perceptor.v1.Delivery.now:type_name -> google.protobuf.Timestamp
+	19, // 21: perceptor.v1.Delivery.record_keys:type_name -> perceptor.v1.RecordKey
+	20, // 22: perceptor.v1.Delivery.login:type_name -> perceptor.v1.KafkaLogin
+	25, // 23: perceptor.v1.RecordKey.expire_time:type_name -> google.protobuf.Timestamp
+	26, // 24: perceptor.v1.RunRecord.type:type_name -> perceptor.v1.Task.Type
+	25, // 25: perceptor.v1.RunRecord.scheduled_time:type_name -> google.protobuf.Timestamp
+	23, // 26: perceptor.v1.RunRecord.ack_timeout:type_name -> google.protobuf.Duration
+	25, // 27: perceptor.v1.RunRecord.claim_time:type_name -> google.protobuf.Timestamp
+	24, // 28: perceptor.v1.RunRecord.params:type_name -> perceptor.v1.Params
+	7,  // 29: perceptor.v1.RunService.StartRuns:input_type -> perceptor.v1.StartRunsRequest
+	9,  // 30: perceptor.v1.RunService.ReportResults:input_type -> perceptor.v1.ReportResultsRequest
+	11, // 31: perceptor.v1.RunService.HeartbeatRuns:input_type -> perceptor.v1.HeartbeatRunsRequest
+	13, // 32: perceptor.v1.RunService.HandBackRuns:input_type -> perceptor.v1.HandBackRunsRequest
+	15, // 33: perceptor.v1.RunService.CheckRuns:input_type -> perceptor.v1.CheckRunsRequest
+	17, // 34: perceptor.v1.RunService.GetDelivery:input_type -> perceptor.v1.GetDeliveryRequest
+	8,  // 35: perceptor.v1.RunService.StartRuns:output_type -> perceptor.v1.StartRunsResponse
+	10, // 36: perceptor.v1.RunService.ReportResults:output_type -> perceptor.v1.ReportResultsResponse
+	12, // 37: perceptor.v1.RunService.HeartbeatRuns:output_type -> perceptor.v1.HeartbeatRunsResponse
+	14, // 38: perceptor.v1.RunService.HandBackRuns:output_type -> perceptor.v1.HandBackRunsResponse
+	16, // 39: perceptor.v1.RunService.CheckRuns:output_type -> perceptor.v1.CheckRunsResponse
+	18, // 40: perceptor.v1.RunService.GetDelivery:output_type -> perceptor.v1.Delivery
+	35, // [35:41] is the sub-list for method output_type
+	29, // [29:35] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_run_service_proto_init() }
@@ -1548,7 +1715,7 @@ func file_perceptor_v1_run_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_run_service_proto_rawDesc), len(file_perceptor_v1_run_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,7 +1,7 @@
 -- Tenants: their copies in one database.
 
 -- fragment: tenant_columns
-t.id, t.uid::text, t.name, t.max_params_bytes, t.default_retention_ms, t.created_at, t.history, t.rates, t.version
+t.id, t.uid::text, t.name, t.max_params_bytes, t.default_retention_ms, t.created_at, t.history, t.rates, t.keys, t.version
 
 -- name: LockTenants(name text)
 -- Tenants are created rarely. One creation at a time keeps the ids dense.
@@ -19,26 +19,26 @@ UPDATE settings SET compared = @incarnation WHERE compared < @incarnation;
 -- Returns the greatest id of a tenant that this database knows.
 SELECT greatest((SELECT coalesce(max(x.id), 0) FROM tenant x), (SELECT coalesce(max(g.id), 0) FROM deleted_tenant g));
 
--- name: NewTenant(name text, max_params_bytes int4, default_retention_ms int8, history int2, rates jsonb, known_id int4)
-INSERT INTO tenant AS t (id, name, max_params_bytes, default_retention_ms, history, rates, created_at, version)
-SELECT {{next_id}}, @name, @max_params_bytes, @default_retention_ms, @history, @rates, now_ms(), 1
-  FROM settings s
-RETURNING t.id, t.uid::text, t.created_at, t.version;
+-- name: ReserveTenant(known_id int4)
+-- Returns an id and a uid for a new tenant. No other tenant gets the id, whatever becomes of
+-- this one.
+UPDATE settings s SET tenant_floor = {{next_id}} RETURNING s.tenant_floor, gen_random_uuid()::text;
 
--- name: NextTenant(known_id int4)
--- Returns the id that a new tenant would get.
-SELECT {{next_id}} FROM settings s;
+-- name: NewTenant(id int4, uid text, name text, max_params_bytes int4, default_retention_ms int8, history int2, rates jsonb, keys jsonb)
+INSERT INTO tenant AS t (id, uid, name, max_params_bytes, default_retention_ms, history, rates, keys, created_at, version)
+SELECT @id, @uid::uuid, @name, @max_params_bytes, @default_retention_ms, @history, @rates, @keys, now_ms(), 1
+RETURNING t.created_at, t.version;
 
 -- fragment: next_id
 -- Greater than all ids that this database and the others have seen.
 greatest((SELECT coalesce(max(x.id), 0) FROM tenant x), (SELECT coalesce(max(g.id), 0) FROM deleted_tenant g), s.tenant_floor, @known_id) + 1
 
--- name: ChangeTenant(name text, max_params_bytes int4, default_retention_ms int8, history int2, rates jsonb)
+-- name: ChangeTenant(name text, max_params_bytes int4, default_retention_ms int8, history int2, rates jsonb, keys jsonb)
 -- A NULL parameter leaves its setting unchanged. After an adoption of the database versions
 -- go on from its incarnation, which is greater than every version that may be lost.
 UPDATE tenant t SET
   max_params_bytes = coalesce(@max_params_bytes, max_params_bytes), default_retention_ms = coalesce(@default_retention_ms, default_retention_ms),
-  history = coalesce(@history, history), rates = coalesce(@rates, rates),
+  history = coalesce(@history, history), rates = coalesce(@rates, rates), keys = coalesce(@keys, keys),
   version = greatest(version + 1, (SELECT i.incarnation FROM database_identity i))
  WHERE name = @name
 RETURNING {{tenant_columns}};
@@ -54,22 +54,34 @@ UPDATE settings SET version = version + 1;
 -- name: RatesForChange(name text)
 SELECT rates FROM tenant WHERE name = @name FOR UPDATE;
 
+-- name: KeysForChange(name text)
+SELECT keys, now_ms() FROM tenant WHERE name = @name FOR UPDATE;
+
+-- name: EndedKeys()
+-- Returns keys that have ended, with their tenants.
+SELECT t.name, (k->>'id')::int4 FROM tenant t, jsonb_array_elements(t.keys) k
+WHERE jsonb_array_length(t.keys) > 1 AND (k->>'end')::int8 <= now_ms() ORDER BY t.id LIMIT 100;
+
+-- name: TenantVersions(ids int4[])
+SELECT t.id, t.version FROM tenant t WHERE t.id = ANY(@ids);
+
 -- name: HistoryLevels(usual int2)
 -- Tenants whose level is not @usual.
 SELECT id, history FROM tenant WHERE history <> @usual;
 
 -- name: PutTenants(
 --   ids int4[], uids text[], names text[], max_params_bytes int4[], default_retentions_ms int8[], created_ats int8[],
---   histories int2[], rates text[], versions int8[])
+--   histories int2[], rates text[], keys text[], versions int8[])
 -- The higher of two versions of a tenant's settings wins.
-INSERT INTO tenant AS mine (id, uid, name, max_params_bytes, default_retention_ms, created_at, history, rates, version)
-SELECT id, uid::uuid, name, params, retention, created, history, rates::jsonb, version
-  FROM unnest(@ids, @uids, @names, @max_params_bytes, @default_retentions_ms, @created_ats, @histories, @rates, @versions)
-    AS u (id, uid, name, params, retention, created, history, rates, version)
+INSERT INTO tenant AS mine (id, uid, name, max_params_bytes, default_retention_ms, created_at, history, rates, keys, version)
+SELECT id, uid::uuid, name, params, retention, created, history, rates::jsonb, keys::jsonb, version
+  FROM unnest(@ids, @uids, @names, @max_params_bytes, @default_retentions_ms, @created_ats, @histories, @rates, @keys, @versions)
+    AS u (id, uid, name, params, retention, created, history, rates, keys, version)
  WHERE NOT EXISTS (SELECT FROM deleted_tenant g WHERE g.id = u.id)
 ON CONFLICT (uid) DO UPDATE SET
   id = excluded.id, name = excluded.name, max_params_bytes = excluded.max_params_bytes,
-  default_retention_ms = excluded.default_retention_ms, history = excluded.history, rates = excluded.rates, version = excluded.version
+  default_retention_ms = excluded.default_retention_ms, history = excluded.history, rates = excluded.rates, keys = excluded.keys,
+  version = excluded.version
 WHERE mine.version < excluded.version;
 
 -- name: RemoveUsurpers(ids int4[], uids text[])

@@ -1,0 +1,115 @@
+package client
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/record"
+	"github.com/perceptor/perceptor/task"
+)
+
+// forgeries returns records of a run that the service has not signed, by what is wrong.
+func forgeries(p task.Publication) map[string]kafka.Message {
+	all := map[string]kafka.Message{
+		"wrong secret":   signedMessage(p, record.NewKey(1, []byte("guessed"))),
+		"unknown number": signedMessage(p, record.NewKey(77, []byte("guessed"))),
+	}
+	unsigned := signedMessage(p, testKey)
+	unsigned.Headers = nil
+	all["unsigned"] = unsigned
+	changed := signedMessage(p, testKey)
+	changed.Value = append(slices.Clone(changed.Value), 0x78, 1) // an unknown field
+	all["changed"] = changed
+	k, value, headers := record.EncodeDead(&task.DeadLetter{
+		DeadRun: task.DeadRun{RunID: p.RunID(), Attempt: 1, Kind: p.Kind, ScheduledAt: p.ScheduledAt}, Type: p.Type, Terms: task.Terms{AckTimeout: time.Minute},
+	}, "shop")
+	dead := kafka.Message{Key: k, Value: value}
+	for _, h := range testKey.Signer().Sign(value, headers) {
+		dead.Headers = append(dead.Headers, kafka.Header(h))
+	}
+	all["of a dead run"] = dead
+	return all
+}
+
+// TestAForgedRecordCallsNoHandler publishes forgeries of runs between genuine records.
+func TestAForgedRecordCallsNoHandler(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 2)
+	var c counter
+	var forged atomic.Int32
+	b.listen(ListenerConfig{Events: Events{Forged: func(int, int64, error) { forged.Add(1) }}}, map[string]Handler{"count": c.handle})
+	want := 0
+	for i := range 5 {
+		victim := newRunOf(int64(100+i), task.OneShot, "count", nil)
+		b.svc.with(func() { b.svc.runs[victim.RunID()] = newRefRun(victim.Type, 5) })
+		for _, m := range forgeries(victim) {
+			b.write(m)
+			want++
+		}
+		b.publish(newRunOf(int64(i)+1, task.OneShot, "count", nil))
+	}
+	b.svc.await(t, "5 results", func() bool { return b.svc.codes["report ACCEPTED"] == 5 })
+	b.awaitCommitted()
+	if n := int(forged.Load()); n != want {
+		t.Errorf("%d forged records were told, want %d", n, want)
+	}
+	if n := c.len(); n != 5 {
+		t.Errorf("handlers were called %d times, want 5", n)
+	}
+	b.svc.with(func() {
+		if n := b.svc.calls["delivery"]; n > 2 {
+			t.Errorf("the service was asked for keys %d times, want once more than at the start", n-1)
+		}
+	})
+}
+
+// TestKeysAreRotatedWithoutLosingARecord replaces the key twice while records come.
+func TestKeysAreRotatedWithoutLosingARecord(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	var c counter
+	var forged atomic.Int32
+	l := b.listen(ListenerConfig{Events: Events{Forged: func(_ int, _ int64, err error) {
+		if !errors.Is(err, errKeyOver) {
+			t.Error(err)
+		}
+		forged.Add(1)
+	}}}, map[string]Handler{"count": c.handle})
+	handled := func(n int) {
+		b.svc.await(t, strconv.Itoa(n)+" results", func() bool { return b.svc.codes["report ACCEPTED"] == n })
+	}
+	first, second := &perceptorv1.RecordKey{Id: 1, Secret: []byte("secret of the key")}, &perceptorv1.RecordKey{Id: 2, Secret: []byte("second")}
+	b.publish(newRunOf(1, task.OneShot, "count", nil))
+	handled(1)
+
+	sleep(t.Context(), keysAgain) // an unknown key is asked about again
+	first.ExpireTime = timestamppb.New(time.Now().Add(time.Hour))
+	b.svc.with(func() { b.svc.keys = []*perceptorv1.RecordKey{first, second} })
+	b.write(b.signed(newRunOf(2, task.OneShot, "count", nil), record.NewKey(2, []byte("second"))), b.signed(newRunOf(3, task.OneShot, "count", nil), testKey))
+	handled(3)
+
+	first.ExpireTime = timestamppb.New(time.Now().Add(-time.Second))
+	if err := l.keys.refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.write(b.signed(newRunOf(4, task.OneShot, "count", nil), testKey), b.signed(newRunOf(5, task.OneShot, "count", nil), record.NewKey(2, []byte("second"))))
+	handled(4)
+	b.awaitCommitted()
+	if n := forged.Load(); n != 1 {
+		t.Errorf("%d records were refused, want that of the key that has ended", n)
+	}
+}
+
+// signed registers a run with the service and returns its record, signed with a key.
+func (b *bench) signed(p task.Publication, key *record.Key) kafka.Message {
+	b.svc.with(func() { b.svc.runs[p.RunID()] = newRefRun(p.Type, 5) })
+	return signedMessage(p, key)
+}

@@ -1,0 +1,179 @@
+package app
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/delivery"
+	"github.com/perceptor/perceptor/record"
+	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	// maxNames bounds the cached tenants.
+	maxNames = 100_000
+	// namesEvery is how often the cached tenants are compared with a database, so that a key
+	// is used a few seconds after its start and not after its end.
+	namesEvery = 4 * time.Second
+	namesPage  = 10_000
+)
+
+// names caches the names of tenants, which never change, and so their topics, and their keys,
+// which are rotated.
+type names struct {
+	store  *control.Store
+	prefix string
+	secret []byte
+
+	mu    sync.RWMutex
+	known map[int32]*knownTenant
+}
+
+// knownTenant is immutable.
+type knownTenant struct {
+	name, topic string
+	version     int64
+	keys        []signingKey // by their start
+}
+
+type signingKey struct {
+	start task.Instant
+	key   *record.Key
+}
+
+func newNames(store *control.Store, prefix, secret string) *names {
+	return &names{store: store, prefix: prefix, secret: []byte(secret), known: map[int32]*knownTenant{}}
+}
+
+// Tenant implements [delivery.Tenants].
+func (n *names) Tenant(ctx context.Context, id int32) (delivery.Tenant, error) {
+	n.mu.RLock()
+	t := n.known[id]
+	n.mu.RUnlock()
+	if t == nil {
+		var err error
+		if t, err = n.read(ctx, id); err != nil {
+			return delivery.Tenant{}, err
+		}
+	}
+	return delivery.Tenant{Name: t.name, Topic: t.topic, Key: t.key(task.At(time.Now()))}, nil
+}
+
+// key returns the newest key that has started. If none has, because the clocks differ, it
+// returns the oldest; nil if there is none.
+func (t *knownTenant) key(now task.Instant) *record.Key {
+	for _, k := range slices.Backward(t.keys) {
+		if k.start <= now {
+			return k.key
+		}
+	}
+	if len(t.keys) > 0 {
+		return t.keys[0].key
+	}
+	return nil
+}
+
+// read reads a tenant and caches it.
+func (n *names) read(ctx context.Context, id int32) (*knownTenant, error) {
+	found, err := n.store.TenantByID(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	t := &knownTenant{name: found.Name, topic: delivery.TopicName(n.prefix, id, found.Name), version: found.Version}
+	for i := range found.Keys {
+		k := &found.Keys[i]
+		t.keys = append(t.keys, signingKey{k.Start, record.NewKey(k.ID, derive(n.secret, &found, k, recordPurpose))})
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.known) >= maxNames {
+		clear(n.known)
+	}
+	n.known[id] = t
+	return t, nil
+}
+
+// run reads the tenants that have changed, until ctx ends. While no database answers, the last
+// known keys are used.
+func (n *names) run(ctx context.Context) error {
+	tick := time.NewTicker(namesEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			for ids := range slices.Chunk(n.ids(), namesPage) {
+				n.refresh(ctx, ids)
+			}
+		}
+	}
+}
+
+func (n *names) ids() []int32 {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	ids := make([]int32, 0, len(n.known))
+	for id := range n.known {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func (n *names) refresh(ctx context.Context, ids []int32) {
+	versions, err := n.store.TenantVersions(ctx, ids)
+	if err != nil {
+		return // the checks of readiness report the databases
+	}
+	for _, id := range ids {
+		n.mu.RLock()
+		t := n.known[id]
+		n.mu.RUnlock()
+		if version, exists := versions[id]; exists && t != nil && t.version != version {
+			_, _ = n.read(ctx, id) // tried again
+		}
+	}
+}
+
+// Deleted implements [delivery.Tenants].
+func (n *names) Deleted(ctx context.Context, tenant int32) (bool, error) {
+	deleted, err := n.store.Deleted(ctx, tenant)
+	if deleted {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.known, tenant)
+	}
+	return deleted, err
+}
+
+// forget drops the cached tenants. A database that has lost commits may have given a number to
+// another tenant since.
+func (n *names) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.known)
+}
+
+// label returns the name of the tenant for metrics, or its number if the name is not
+// cached. It makes no call.
+func (n *names) label(tenant int32) string {
+	if name, ok := n.name(tenant); ok {
+		return name
+	}
+	return strconv.Itoa(int(tenant))
+}
+
+// name returns the name if it is cached.
+func (n *names) name(tenant int32) (name string, ok bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	t, ok := n.known[tenant]
+	if !ok {
+		return "", false
+	}
+	return t.name, true
+}

@@ -1,0 +1,123 @@
+package app
+
+import (
+	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+
+	"github.com/perceptor/perceptor/delivery"
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/server"
+	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/task"
+)
+
+// tenancy is what tenants have in Kafka: topics, and users if the installation makes them.
+type tenancy struct {
+	topics *delivery.Topics
+	// users is nil unless kafka.users is managed.
+	users *delivery.Users
+	// mechanism is that of the tenants' logins; empty if they have none.
+	mechanism string
+	secret    []byte
+}
+
+var _ control.Provisioner = (*tenancy)(nil)
+
+func newTenancy(c *config.Config, conf delivery.Config) (s *tenancy, err error) {
+	s = &tenancy{secret: []byte(c.Kafka.SigningSecret)}
+	if s.topics, err = newTopics(c, conf); err != nil {
+		return nil, err
+	}
+	if c.Kafka.Users.Mode != config.UsersNone {
+		s.mechanism = c.Kafka.Users.Mechanism
+	}
+	if c.Kafka.Users.Mode == config.UsersManaged {
+		s.users, err = delivery.NewUsers(conf, userLimits(&c.Kafka))
+	}
+	return s, err
+}
+
+func userLimits(c *config.Kafka) delivery.UserConfig {
+	return delivery.UserConfig{FetchRate: float64(c.Users.FetchRate), RequestPercent: float64(c.Users.RequestPercent)}
+}
+
+// Provision implements [control.Provisioner].
+func (s *tenancy) Provision(ctx context.Context, t control.Tenant) error {
+	topic := s.topics.Name(t.ID, t.Name)
+	if err := s.topics.Ensure(ctx, topic); err != nil {
+		return task.Errorf(task.ReasonKafkaUnavailable,
+			"nothing was changed: the tenant's Kafka topic could not be created; try again").CausedBy(err)
+	}
+	if s.users == nil {
+		return nil
+	}
+	for i := range t.Keys {
+		if err := s.users.Ensure(ctx, topic, s.login(&t, &t.Keys[i])); err != nil {
+			return task.Errorf(task.ReasonKafkaUnavailable,
+				"nothing was changed: the tenant's Kafka user could not be created; try again").CausedBy(err)
+		}
+	}
+	return nil
+}
+
+// Revoke implements [control.Provisioner].
+func (s *tenancy) Revoke(ctx context.Context, t control.Tenant, k control.Key) error {
+	if s.users == nil {
+		return nil
+	}
+	return s.users.Remove(ctx, s.login(&t, &k))
+}
+
+// Remove implements [control.Provisioner].
+func (s *tenancy) Remove(ctx context.Context, t control.Tenant) error {
+	for _, k := range t.Keys {
+		if err := s.Revoke(ctx, t, k); err != nil {
+			return err
+		}
+	}
+	return s.topics.Remove(ctx, s.topics.Name(t.ID, t.Name))
+}
+
+// login returns the login to Kafka that belongs to a key of a tenant.
+func (s *tenancy) login(t *control.Tenant, k *control.Key) delivery.Login {
+	return delivery.Login{
+		Mechanism: s.mechanism, Username: delivery.UserName(s.topics.Name(t.ID, t.Name), k.ID),
+		Password: base64.RawURLEncoding.EncodeToString(derive(s.secret, t, k, passwordPurpose)),
+	}
+}
+
+// Purposes of a key.
+const (
+	recordPurpose   = "record"
+	passwordPurpose = "kafka password"
+)
+
+// derive returns 32 bytes for one purpose of a key: HKDF (RFC 5869) with the secret of the
+// installation as the salt. So a copy of the databases alone neither signs nor logs in if the
+// installation has a secret, and a key is worth nothing for another tenant.
+func derive(secret []byte, t *control.Tenant, k *control.Key, purpose string) []byte {
+	derived, err := hkdf.Key(sha256.New, k.Secret, secret, fmt.Sprintf("perceptor %s %s %d", purpose, t.UID, k.ID), sha256.Size)
+	if err != nil {
+		panic(err) // the length is valid
+	}
+	return derived
+}
+
+// keys returns the keys of a tenant for its listeners.
+func (s *tenancy) keys(t *control.Tenant) []server.TenantKey {
+	keys := make([]server.TenantKey, len(t.Keys))
+	for i := range t.Keys {
+		k := &t.Keys[i]
+		keys[i] = server.TenantKey{ID: k.ID, Secret: derive(s.secret, t, k, recordPurpose), StartsAt: k.Start, ExpiresAt: k.End}
+		if k.End == 0 {
+			keys[i].ExpiresAt = task.Never
+		}
+		if s.mechanism != "" {
+			keys[i].Login = server.Login(s.login(t, k))
+		}
+	}
+	return keys
+}

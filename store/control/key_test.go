@@ -1,0 +1,152 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// premises is a provisioner in memory: what exists, by tenant and key.
+type premises struct {
+	mu     sync.Mutex
+	exists map[string]bool
+	fail   error
+}
+
+func (p *premises) each(t Tenant, f func(name string)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fail != nil {
+		return p.fail
+	}
+	for _, k := range t.Keys {
+		f(fmt.Sprintf("%d %s %d", t.ID, t.Name, k.ID))
+	}
+	return nil
+}
+
+func (p *premises) Provision(_ context.Context, t Tenant) error {
+	return p.each(t, func(name string) { p.exists[name] = true })
+}
+
+func (p *premises) Revoke(_ context.Context, t Tenant, k Key) error {
+	t.Keys = []Key{k}
+	return p.each(t, func(name string) { delete(p.exists, name) })
+}
+
+func (p *premises) Remove(_ context.Context, t Tenant) error {
+	return p.each(t, func(name string) { delete(p.exists, name) })
+}
+
+func (p *premises) want(t *testing.T, names ...string) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found := make([]string, 0, len(p.exists))
+	for name := range p.exists {
+		found = append(found, name)
+	}
+	if slices.Sort(found); !slices.Equal(found, names) {
+		t.Errorf("provisioned are %q, want %q", found, names)
+	}
+}
+
+func TestATenantIsProvisionedBeforeItIsStoredAndUnderANumberThatIsNeverUsedAgain(t *testing.T) {
+	t.Parallel()
+	s, cluster := setup(t)
+	p := &premises{exists: map[string]bool{}}
+	s.SetProvisioner(p)
+	first := tenant(t, s, "acme")
+	p.want(t, "1 acme 1")
+	if len(first.Keys) != 1 || first.Keys[0].ID != 1 || len(first.Keys[0].Secret) != keyBytes || first.UID == "" {
+		t.Errorf("keys = %+v of %q", first.Keys, first.UID)
+	}
+	p.fail = errors.New("Kafka does not answer")
+	if _, err := s.CreateTenant(t.Context(), Tenant{Name: "bank"}); !errors.Is(err, p.fail) {
+		t.Errorf("got %v, want %v", err, p.fail)
+	}
+	p.fail = nil
+	if got := count(t, cluster, "tenant"); got != everywhere(1) {
+		t.Errorf("rows by database: %v: a tenant that was not provisioned is stored", got)
+	}
+	if bank := tenant(t, s, "bank"); bank.ID != 3 {
+		t.Errorf("id = %d, want 3: the failed creation may have left something under 2", bank.ID)
+	}
+	if _, err := s.CreateTenant(t.Context(), Tenant{Name: "acme"}); task.CodeOf(err) != task.AlreadyExists {
+		t.Errorf("the name in use: %v", err)
+	}
+	p.want(t, "1 acme 1", "3 bank 1")
+	if err := s.DropTenant(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	again := tenant(t, s, "acme")
+	if again.ID != 5 || slices.Equal(again.Keys[0].Secret, first.Keys[0].Secret) {
+		t.Errorf("the new tenant of the old name has the number %d and key %d: it shares something with its predecessor", again.ID, again.Keys[0].ID)
+	}
+}
+
+func TestARotatedKeyOverlapsAndIsRemovedWhenItHasEnded(t *testing.T) {
+	t.Parallel()
+	s, cluster := setup(t)
+	p := &premises{exists: map[string]bool{}}
+	s.SetProvisioner(p)
+	tenant(t, s, "acme")
+	got, err := s.RotateKey(t.Context(), "acme", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, "1 acme 1", "1 acme 2")
+	if len(got.Keys) != 2 || got.Keys[0].End-got.Keys[1].Start != task.Instant((time.Hour-KeyLead).Milliseconds()) || got.Keys[1].End != 0 {
+		t.Errorf("keys = %+v, want the first to end an hour from now and the second to start in a minute", got.Keys)
+	}
+	if n := count(t, cluster, "tenant WHERE jsonb_array_length(keys) = 2"); n != everywhere(1) {
+		t.Errorf("databases with both keys: %v", n)
+	}
+	versions, err := s.TenantVersions(t.Context(), []int32{1, 2})
+	if err != nil || len(versions) != 1 || versions[1] != got.Version {
+		t.Errorf("TenantVersions = %v, %v, want version %d of tenant 1 alone", versions, err, got.Version)
+	}
+	if err := s.dropEndedKeys(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, "1 acme 1", "1 acme 2") // none has ended
+	if _, err := s.RotateKey(t.Context(), "acme", 0); err != nil {
+		t.Fatal(err)
+	}
+	p.fail = errors.New("Kafka does not answer")
+	if err := s.dropEndedKeys(t.Context()); !errors.Is(err, p.fail) {
+		t.Errorf("got %v, want %v", err, p.fail)
+	}
+	if n := count(t, cluster, "tenant WHERE jsonb_array_length(keys) = 3"); n != everywhere(1) {
+		t.Errorf("databases with all keys: %v: a key whose login still exists is forgotten", n)
+	}
+	p.fail = nil
+	if err := s.dropEndedKeys(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, "1 acme 1", "1 acme 3")
+	if n := count(t, cluster, "tenant WHERE jsonb_array_length(keys) = 2"); n != everywhere(1) {
+		t.Errorf("databases with the two keys that are valid: %v", n)
+	}
+}
+
+func TestTheKeysOfATenantAreBounded(t *testing.T) {
+	t.Parallel()
+	s, _ := setup(t)
+	tenant(t, s, "acme")
+	for range MaxKeys - 1 {
+		if _, err := s.RotateKey(t.Context(), "acme", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := s.RotateKey(t.Context(), "acme", time.Hour)
+	wantCode(t, err, task.FailedPrecondition)
+	_, err = s.RotateKey(t.Context(), "nobody", time.Hour)
+	wantCode(t, err, task.NotFound)
+}
