@@ -282,7 +282,7 @@ func TestALoginToKafkaThatCannotWorkIsRefused(t *testing.T) {
 		"tls: {enabled: true}, sasl: {token_file: f}":                                                "",
 		"sasl: {username: u, password: p}, users: {mode: managed}, signing_secret: 0123456789abcdef": "",
 	} {
-		l, err := load(t, "kafka: {brokers: [h:1], "+text+"}", nil)
+		l, err := load(t, "kafka: {brokers: ['127.0.0.1:1'], "+text+"}", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

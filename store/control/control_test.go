@@ -45,7 +45,7 @@ func createTables(t *testing.T, c *store.Cluster) {
 	identity := part(t, "00001_tasks.sql", `(?s)CREATE TABLE database_identity .*?FROM server_identity\(\) s;`)
 	tables := part(t, "00002_control.sql", `(?s)-- \+goose Up(.*)-- \+goose Down`)
 	bulk := part(t, "00005_bulk.sql", `(?s)-- \+goose Up(.*)-- \+goose Down`)
-	owner := "CREATE TABLE owner (item int2, epoch int8, nonce int8, name text, hint_addr text);"
+	owner := "CREATE TABLE owner (item int2, epoch int8, nonce int8, name text, hint_addr text, hint_key bytea);"
 	for d := range task.Databases {
 		in(t, c, d, "CREATE SCHEMA "+store.SchemaName(d)+";"+clock+identity+owner+tables+bulk)
 	}
