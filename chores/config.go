@@ -78,6 +78,9 @@ type Config struct {
 	// indexes of those that were acknowledged. It is called concurrently for
 	// several tenants.
 	PublishDead func(ctx context.Context, runs []*task.DeadLetter) (done []int, err error)
+	// PurgeAudit, if set, removes a bounded number of expired audit events of a database. It
+	// returns their number and whether there may be more.
+	PurgeAudit func(ctx context.Context, d int) (n int, more bool, err error)
 	// Lost, if set, is called when the chores of a database have another owner.
 	// It must not block.
 	Lost func(database int)

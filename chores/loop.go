@@ -104,6 +104,9 @@ func newLoop(c *Chores, d int, own task.Ownership) *loop {
 	if cfg.PublishDead != nil {
 		l.list = append(l.list, &chore{name: "dead letters", every: deadEvery, rest: deadRest, step: l.deadStep, maxWait: time.Minute})
 	}
+	if cfg.PurgeAudit != nil {
+		l.list = append(l.list, &chore{name: "audit", every: cfg.HistoryEvery, step: counted(cfg.PurgeAudit, d), maxWait: time.Hour})
+	}
 	now := time.Now()
 	for i, ch := range l.list {
 		// Spread the chores of all databases over time.

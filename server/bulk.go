@@ -58,6 +58,7 @@ func (s *bulkService) CreateBulkOperation(ctx context.Context, r *perceptorv1.Cr
 		return nil, fmt.Errorf("hash the request: %w", err)
 	}
 	hash := sha256.Sum256(wire)
+	terms.Creator = identityOf(ctx).TokenID
 	o, err := s.store.CreateBulk(ctx, tenantOf(ctx).ID, task.BulkAction(asked.Action), terms, r.RequestId, hash[:])
 	return bulkReply(o, true), err
 }
@@ -189,6 +190,7 @@ func bulkReply(o *task.BulkOperation, parts bool) *perceptorv1.BulkOperation {
 		Id: o.ID, Action: perceptorv1.BulkOperation_Action(o.Action), DryRun: o.Terms.DryRun, MaxRate: o.Terms.MaxRate,
 		State: perceptorv1.BulkOperation_State(o.State), Matched: sum.Matched, Done: sum.Done, Failed: sum.Failed,
 		FinishedParts: int32(finished), CreateTime: timestamp(o.CreatedAt), FinishTime: timestamp(finishedAt),
+		Creator: o.Terms.Creator,
 	}
 	if o.Action.OfDead() {
 		out.DeadFilter = deadFilterReply(&o.Terms.Dead)

@@ -246,6 +246,8 @@ type Deps struct {
 	Revocations Revocations
 	// Inspections may be nil: uses of [InspectScope] are only logged.
 	Inspections Inspections
+	// Audit may be nil: nothing is recorded.
+	Audit Audit
 }
 
 // Events are callbacks for metrics and tests. Each may be nil, may be called

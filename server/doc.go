@@ -36,6 +36,14 @@
 // that the tenant does not have ([throttle]). A refused call has a reason of its own, and
 // says when to repeat it.
 //
+// # Audit
+//
+// The gate records the calls in the table [audited] and all refused ones: who, from
+// where, the object, the state before and after, the result. It reads the state
+// before the call, and takes the state after it from the answer. Of params and
+// secrets an event only says that they have changed. [Audit] bounds and stores the
+// events; a call never fails because of them.
+//
 // # Dependencies
 //
 // The package knows no database and no broker. It declares the interfaces that it

@@ -27,6 +27,7 @@ type gate struct {
 	certificates Certificates
 	inspections  Inspections
 	tenants      Admin
+	auditor      auditor
 	log          *slog.Logger
 	events       *Events
 	timeout      time.Duration
@@ -67,12 +68,13 @@ func (g *gate) register(r grpc.ServiceRegistrar, desc *grpc.ServiceDesc, service
 // decodes the request.
 func (g *gate) guard(full string, need Scopes, next grpc.MethodHandler) grpc.MethodHandler {
 	return func(service any, ctx context.Context, dec func(any) error, chain grpc.UnaryServerInterceptor) (reply any, err error) {
-		c := &call{method: full, began: time.Now()}
+		c := &call{method: full, began: time.Now(), headers: authorization(ctx)}
 		defer func() {
 			if p := recover(); p != nil {
 				reply, err = nil, g.panicked(ctx, c, p)
 			}
 			err = g.finish(ctx, c, err)
+			g.auditor.end(ctx, c, err)
 		}()
 		bounded, cancel := context.WithTimeout(ctx, g.timeout)
 		defer cancel()
@@ -84,7 +86,9 @@ func (g *gate) guard(full string, need Scopes, next grpc.MethodHandler) grpc.Met
 		}
 		defer g.calls.Give(c.who.Tenant.ID, 1)
 		defer func() { c.held.release() }()
-		reply, err = next(service, context.WithValue(bounded, identityKey{}, c.who), g.receiver(bounded, c, dec), chain)
+		inner := context.WithValue(bounded, identityKey{}, c.who)
+		reply, err = next(service, inner, g.receiver(inner, c, dec), chain)
+		c.audit.answered(reply, err)
 		if failed := g.inspected(bounded, c, err); failed != nil {
 			return nil, failed
 		}
@@ -106,6 +110,7 @@ func (g *gate) receiver(ctx context.Context, c *call, dec func(any) error) func(
 		}
 		if err == nil {
 			c.request = v.(proto.Message)
+			c.audit = g.auditor.begin(ctx, c.method, c.request)
 		}
 		return err
 	}
@@ -155,9 +160,12 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 type call struct {
 	method string
 	began  time.Time
-	who    *Identity // nil until admitted
+	// headers are the caller's authorization headers.
+	headers []string
+	who     *Identity // nil until authenticated
 	// request is nil until it is decoded.
 	request proto.Message
+	audit   *auditing // nil: the call is not recorded
 	// held is what the request is charged for; nil until it arrives.
 	held *charge
 }
@@ -165,7 +173,8 @@ type call struct {
 // name is "Service/Method".
 func (c *call) name() string { return strings.TrimPrefix(c.method, "/") }
 
-// admit authenticates the caller and checks that it has one of the needed scopes.
+// admit authenticates the caller and checks that it has one of the needed scopes. With
+// errScope it returns the caller, too.
 func (g *gate) admit(ctx context.Context, need Scopes) (*Identity, error) {
 	id, err := g.identify(ctx, authorization(ctx))
 	if err != nil {
@@ -173,7 +182,7 @@ func (g *gate) admit(ctx context.Context, need Scopes) (*Identity, error) {
 	}
 	switch id.scopes() & need {
 	case 0:
-		return nil, errScope
+		return id, errScope
 	case InspectScope:
 		return g.inspect(ctx, id)
 	}

@@ -56,13 +56,14 @@ func newGateway(g *gate, maxBody int64) (http.Handler, error) {
 		perceptorv1.RegisterAdminServiceHandlerClient(context.Background(), mux, perceptorv1.NewAdminServiceClient(g)),
 		perceptorv1.RegisterAssignmentServiceHandlerClient(context.Background(), mux, perceptorv1.NewAssignmentServiceClient(g)),
 		perceptorv1.RegisterClockServiceHandlerClient(context.Background(), mux, perceptorv1.NewClockServiceClient(g)),
+		perceptorv1.RegisterAuditServiceHandlerClient(context.Background(), mux, perceptorv1.NewAuditServiceClient(g)),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("register HTTP handlers: %w", err)
 	}
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /v1/openapi.json", serveOpenAPI)
-	routes.Handle("/", g.early(limitBody(mux, maxBody)))
+	routes.Handle("/", withOrigin(g.early(limitBody(mux, maxBody))))
 	return secure(routes), nil
 }
 
@@ -72,8 +73,10 @@ func (g *gate) early(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(withCertificate(r.Context(), r.TLS))
 		refuse := func(err error) {
-			c := &call{method: "/HTTP", began: time.Now()}
-			writeError(w, g.finish(r.Context(), c, err))
+			c := &call{method: "/HTTP", began: time.Now(), headers: r.Header.Values("Authorization")}
+			err = g.finish(r.Context(), c, err)
+			g.auditor.end(r.Context(), c, err)
+			writeError(w, err)
 		}
 		from, _ := netip.ParseAddrPort(r.RemoteAddr) // those without an address share one source
 		r = r.WithContext(withSource(r.Context(), sourceOf(from)))

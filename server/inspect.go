@@ -28,6 +28,18 @@ type Inspection struct {
 	Request proto.Message
 	// Code is what the call would answer.
 	Code codes.Code
+	// Source and RequestID are those of [task.AuditEvent].
+	Source, RequestID string
+}
+
+// Object returns the id or name of what the call reads; "" for a list.
+func (i *Inspection) Object() string {
+	for _, path := range []string{"id", "task_id", "run_id"} {
+		if object := textAt(path, i.Request); object != "" {
+			return object
+		}
+	}
+	return ""
 }
 
 // Inspections records each use of [InspectScope] before the caller gets the answer. If it
@@ -63,7 +75,7 @@ func (g *gate) inspected(ctx context.Context, c *call, err error) error {
 	if g.inspections == nil {
 		return nil
 	}
-	return g.inspections(ctx, Inspection{Caller: c.who.TokenID, Tenant: c.who.Tenant, Method: c.name(), Request: c.request, Code: code})
+	return g.inspections(ctx, Inspection{Caller: c.who.TokenID, Tenant: c.who.Tenant, Method: c.name(), Request: c.request, Code: code, Source: originOf(ctx), RequestID: requestID(ctx)})
 }
 
 // seesParams reports whether the caller may see params in answers. Listeners get them with

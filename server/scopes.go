@@ -74,6 +74,9 @@ var access = map[string]Scopes{
 	perceptorv1.AdminService_RotateToken_FullMethodName: AdminScope | TenantAdminScope,
 	perceptorv1.AdminService_RevokeToken_FullMethodName: AdminScope | TenantAdminScope,
 
+	perceptorv1.AuditService_ListAuditEvents_FullMethodName:       AdminReadScope,
+	perceptorv1.AuditService_ListTenantAuditEvents_FullMethodName: ReadScope | TenantAdminScope,
+
 	perceptorv1.AdminService_ListTenants_FullMethodName:        AdminReadScope,
 	perceptorv1.AssignmentService_GetAssignment_FullMethodName: AdminReadScope,
 	perceptorv1.ClockService_GetClock_FullMethodName:           AdminReadScope,

@@ -134,7 +134,8 @@ func New(c Config, d Deps) (*Server, error) {
 	s.limitConnections()
 	g := &gate{
 		bearers: newBearers(d.Auth), certificates: d.Certificates, inspections: d.Inspections, tenants: d.Admin,
-		log: c.Log, events: &s.config.Events,
+		auditor: auditor{log: d.Audit, deps: &d},
+		log:     c.Log, events: &s.config.Events,
 		timeout: c.CallTimeout, calls: share.NewPool[int32](int64(c.MaxCalls), 0), intake: in, methods: map[string]method{},
 	}
 	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
@@ -147,6 +148,7 @@ func New(c Config, d Deps) (*Server, error) {
 		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, settings: changes, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.ClockService_ServiceDesc, &clockService{clock: d.Clock, log: c.Log}),
+		g.register(s.grpc, &perceptorv1.AuditService_ServiceDesc, &auditService{log: d.Audit, admin: d.Admin}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)

@@ -72,6 +72,8 @@ type BulkTerms struct {
 	// NextAt if that is not 0.
 	Shift  time.Duration
 	NextAt Instant
+	// Creator says who created the operation, as [AuditEvent.Actor] does.
+	Creator string `json:",omitempty"`
 }
 
 // BulkState is the state of a bulk operation. The numbers are stored, and those of the

@@ -17,6 +17,7 @@ import (
 	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/task"
 )
 
 func (c *ctl) assignCommand() *cobra.Command {
@@ -256,13 +257,18 @@ func (c *ctl) assignEdit(use, short string, least int, change func(*assign.Strat
 		args = cobra.MinimumNArgs(least)
 	}
 	cmd := &cobra.Command{Use: use, Short: short, Args: args}
-	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
-		return editStrategy(ctx, cmd, a, func(s *assign.Strategy) error { return change(s, cmd.Flags().Args()) })
+	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin) error {
+		return editStrategy(ctx, cmd, conf, a, func(s *assign.Strategy) error { return change(s, cmd.Flags().Args()) })
 	})
 }
 
-func editStrategy(ctx context.Context, cmd *cobra.Command, a *assign.Admin, change func(*assign.Strategy) error) error {
-	s, err := a.Edit(ctx, change)
+func editStrategy(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin, change func(*assign.Strategy) error) error {
+	var before []byte
+	s, err := a.Edit(ctx, func(s *assign.Strategy) error {
+		before = s.JSON()
+		return change(s)
+	})
+	record(cmd, conf, task.AuditEvent{Changes: jsonChanges(before, s.JSON())}, assignError(err))
 	if err != nil {
 		return err
 	}
@@ -276,9 +282,9 @@ func (c *ctl) assignLimit() *cobra.Command {
 		Use: "limit", Short: "Limit which members take part, how many, and how many items each owns", Args: cobra.NoArgs,
 		Example: "  perceptorctl assign limit --hosts node1,node2 --per-host 1\n  perceptorctl assign limit --hosts '*' --members 0",
 	}
-	c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
+	c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin) error {
 		given := cmd.Flags().Changed
-		return editStrategy(ctx, cmd, a, func(s *assign.Strategy) error {
+		return editStrategy(ctx, cmd, conf, a, func(s *assign.Strategy) error {
 			if given("hosts") {
 				s.Hosts = hosts
 			}
@@ -304,7 +310,9 @@ func (c *ctl) assignLimit() *cobra.Command {
 
 func (c *ctl) assignReset() *cobra.Command {
 	cmd := &cobra.Command{Use: "reset", Short: "Remove all limits, pins, drains and pauses", Args: cobra.NoArgs}
-	return c.assignment(cmd, func(ctx context.Context, _ *cobra.Command, _ *config.Config, a *assign.Admin) error {
-		return a.Reset(ctx)
+	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin) error {
+		err := a.Reset(ctx)
+		record(cmd, conf, task.AuditEvent{}, assignError(err))
+		return err
 	})
 }

@@ -155,7 +155,7 @@ func (c *ctl) countersRecount() *cobra.Command {
 			"1 if there is one; with --repair it corrects the counters. It reads every database in one snapshot, one after the other,\n" +
 			"which keeps vacuum from removing rows meanwhile: choose a quiet hour. There is no time limit unless --timeout is set.",
 	}
-	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+	cli.ConfigFlags(cmd, config.NeedPostgres, recordedIf(func() bool { return repair }, func(cmd *cobra.Command, conf *config.Config) error {
 		if err := c.checkOutput(); err != nil {
 			return err
 		}
@@ -175,7 +175,7 @@ func (c *ctl) countersRecount() *cobra.Command {
 			return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d counters differ from the number of tasks", len(found)), Hint: "--repair corrects them"}
 		}
 		return err
-	}, "postgres")
+	}), "postgres")
 	cmd.Flags().StringVar(&tenant, "tenant", "", "only the tasks of this tenant")
 	cmd.Flags().BoolVar(&repair, "repair", false, "correct the counters that differ")
 	return cmd

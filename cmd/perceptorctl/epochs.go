@@ -30,7 +30,7 @@ func (c *ctl) epochsBump() *cobra.Command {
 			"and continue. The command does no harm at other times: each dispatcher acquires its items once more.",
 		Example: "  perceptorctl epochs bump --database 3\n  perceptorctl epochs bump --all",
 	}
-	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+	cli.ConfigFlags(cmd, config.NeedPostgres, recorded(func(cmd *cobra.Command, conf *config.Config) error {
 		if err := c.checkOutput(); err != nil {
 			return err
 		}
@@ -49,7 +49,7 @@ func (c *ctl) epochsBump() *cobra.Command {
 			t.add(strconv.Itoa(b.Database), strconv.Itoa(b.Items), span64(b.Lowest, b.Highest))
 		}
 		return errors.Join(t.write(cmd.OutOrStdout()), err)
-	}, "postgres")
+	}), "postgres")
 	cmd.Flags().IntSliceVar(&databases, "database", nil, fmt.Sprintf("number of a database, 0 to %d; may be repeated", task.Databases-1))
 	cmd.Flags().BoolVar(&all, "all", false, "raise the epochs of all databases")
 	return cmd

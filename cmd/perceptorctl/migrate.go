@@ -27,7 +27,7 @@ func (c *ctl) migrateUp() *cobra.Command {
 		Long: "Create or upgrade the schema of every database. It is safe to repeat the command and to run it concurrently.\n" +
 			"There is no time limit.",
 	}
-	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+	cli.ConfigFlags(cmd, config.NeedPostgres, recorded(func(cmd *cobra.Command, conf *config.Config) error {
 		cluster, err := app.OpenCluster(cmd.Context(), conf, "perceptorctl")
 		if err != nil {
 			return err
@@ -43,7 +43,7 @@ func (c *ctl) migrateUp() *cobra.Command {
 			return &cli.Error{Code: cli.Unavailable, Err: err, Hint: "what was applied stays; run the command again when the server answers"}
 		}
 		return nil
-	}, "postgres")
+	}), "postgres")
 	return cmd
 }
 

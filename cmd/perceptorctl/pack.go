@@ -74,7 +74,7 @@ func (c *ctl) packRestore() *cobra.Command {
 			"due fire at once. A pack that cannot be read is quarantined again, so the command does no harm.",
 		Example: "  perceptorctl pack restore --database 3 --pack 17\n  perceptorctl pack restore --all",
 	}
-	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+	cli.ConfigFlags(cmd, config.NeedPostgres, recorded(func(cmd *cobra.Command, conf *config.Config) error {
 		chosen, err := chosenDatabases(databases, all)
 		if err != nil {
 			return err
@@ -85,7 +85,7 @@ func (c *ctl) packRestore() *cobra.Command {
 		return c.withShards(cmd.Context(), conf, func(ctx context.Context, store *shards.Store) error {
 			return errors.Join(restorePacks(ctx, cmd, store, chosen, packs)...)
 		})
-	}, "postgres")
+	}), "postgres")
 	cmd.Flags().IntSliceVar(&databases, "database", nil, fmt.Sprintf("number of a database, 0 to %d; may be repeated", task.Databases-1))
 	cmd.Flags().Int64SliceVar(&packs, "pack", nil, "number of a pack of the database; may be repeated (default: all of its quarantined packs)")
 	cmd.Flags().BoolVar(&all, "all", false, "restore the packs of all databases")

@@ -29,7 +29,7 @@ func (c *ctl) republishCommand() *cobra.Command {
 			"and may be repeated. There is no time limit unless --timeout is set.",
 		Example: "  perceptorctl republish --since 2026-01-31T12:00:00Z --dry-run\n  perceptorctl republish --since -2h --tenant acme",
 	}
-	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+	cli.ConfigFlags(cmd, config.NeedPostgres, recordedIf(func() bool { return !dryRun }, func(cmd *cobra.Command, conf *config.Config) error {
 		if err := c.checkOutput(); err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (c *ctl) republishCommand() *cobra.Command {
 			t.add(strconv.Itoa(d.Database), strconv.Itoa(d.Runs), strconv.Itoa(d.Busy))
 		}
 		return errors.Join(t.write(cmd.OutOrStdout()), err)
-	}, "postgres")
+	}), "postgres")
 	f := cmd.Flags()
 	f.StringVar(&since, "since", "", "the first instant of whose records some are lost, such as 2026-01-31T12:00:00Z, or -2h")
 	f.StringVar(&tenant, "tenant", "", "republish the runs of this tenant only")

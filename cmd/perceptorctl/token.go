@@ -105,6 +105,7 @@ func (c *ctl) createDirect(cmd *cobra.Command, conf *config.Config, t *perceptor
 		want.ExpiresAt = task.At(t.ExpireTime.AsTime())
 	}
 	created, secret, err := control.New(cluster, nil).CreateTokenWithin(ctx, want, conf.Taskd.Tokens.MaxLifetime)
+	record(cmd, conf, task.AuditEvent{TenantName: t.Tenant, Object: created.ID, Changes: givenFlags(cmd)}, domainError(err))
 	if err != nil {
 		return domainError(err)
 	}

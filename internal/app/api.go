@@ -58,6 +58,7 @@ type API struct {
 	publisher *delivery.Publisher // only for Ping
 	names     *names
 	missed    *missedMeter
+	audit     *auditLog
 	hinter    *dispatch.Hinter
 	server    *server.Server
 }
@@ -89,6 +90,7 @@ func (a *API) join(ctx context.Context) (err error) {
 	a.control = control.New(a.cluster, a.o.Log)
 	a.control.SetProvisioner(a.kafka)
 	telemetry.RegisterConflicts(a.o.Metrics, a.control.Conflicts)
+	a.audit = newAuditLog(&a.o.Options, a.cluster)
 	a.names = newNames(a.control, c.Kafka.TopicPrefix, c.Kafka.SigningSecret)
 	if a.publisher, err = delivery.NewPublisher(kafka, a.names); err != nil {
 		return err
@@ -129,7 +131,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout, RecordRetention: a.o.Config.Kafka.Retention},
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxConnections: c.MaxConnections, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),
-	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked})
+	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Inspections: a.audit.inspected})
 	return err
 }
 
@@ -181,7 +183,7 @@ func (a *API) Checks() []telemetry.Check {
 // the grace period and returns nil.
 func (a *API) Run(ctx context.Context) error {
 	defer a.close()
-	others := []Part{a.shards.Run, a.control.Run, a.levels.run, a.missed.run}
+	others := []Part{a.shards.Run, a.control.Run, a.levels.run, a.missed.run, a.audit.recorder.Run}
 	if a.hinter != nil {
 		others = append(others, a.hinter.Run)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/perceptor/perceptor/chores"
 	"github.com/perceptor/perceptor/dispatch"
 	"github.com/perceptor/perceptor/internal/telemetry"
+	auditstore "github.com/perceptor/perceptor/store/audit"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -22,6 +23,7 @@ func (d *Dispatcher) newChores() (err error) {
 		}
 		return len(d.chores.Owned())
 	})
+	events := auditstore.New(d.cluster)
 	d.chores, err = chores.New(chores.Config{
 		Owner: task.Owner{Name: d.name}, Horizon: c.Far.Within(),
 		Share: c.Chores.Share, Concurrency: c.Chores.Concurrency,
@@ -29,7 +31,10 @@ func (d *Dispatcher) newChores() (err error) {
 		HistoryDays: c.Chores.HistoryDays, StepTimeout: 3 * c.Postgres.StatementTimeout,
 		Busy:        func() bool { return d.dispatch.Figures().Stopped || d.dispatch.Figures().Records > busyRecords },
 		PublishDead: d.letters.Publish,
-		Lost:        func(db int) { d.assigner.Lost(int(task.ChoresShard(db))) }, Log: d.o.Log,
+		PurgeAudit: func(ctx context.Context, db int) (int, bool, error) {
+			return events.Purge(ctx, db, c.Audit.Retention)
+		},
+		Lost: func(db int) { d.assigner.Lost(int(task.ChoresShard(db))) }, Log: d.o.Log,
 	}, d.shards, d.choreEvents())
 	return err
 }

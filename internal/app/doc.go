@@ -24,5 +24,6 @@
 //   - tenants.go, history.go: tenants, tokens and their history levels for the parts.
 //   - assignment.go, assignapi.go: the assignment as the API and perceptorctl show it.
 //   - clock.go, clockapi.go: the virtual clock of taskd dev.
+//   - audit.go: the audit log of the API and of commands.
 //   - examine.go: the checks of perceptorctl doctor.
 package app

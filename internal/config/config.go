@@ -27,6 +27,7 @@ type Config struct {
 	ZooKeeper    ZooKeeper     `key:"zookeeper" doc:"The ensemble through which dispatchers agree on the owner of each shard."`
 	Taskd        Taskd         `key:"taskd" doc:"The API."`
 	Dispatcher   Dispatcher    `key:"dispatcher" doc:"The dispatcher. The defaults of ticks and limits suit nearly every installation."`
+	Audit        Audit         `key:"audit" doc:"The audit log. Give taskd and dispatchers the same values."`
 	Chores       Chores        `key:"chores" doc:"The periodic maintenance that dispatchers do: moving tasks between tiers, purging expired rows, folding counters."`
 }
 
@@ -51,7 +52,7 @@ type OpsTLS struct {
 
 // Postgres configures the databases.
 type Postgres struct {
-	Servers           []Server      `key:"servers" doc:"1 to 16 servers, each with dsn (a connection string or URL) and databases (numbers from 0 to 15). If no server names databases, they are distributed evenly, in order. In the environment and in flags: a YAML list, or a single dsn."`
+	Servers           []Server      `key:"servers" doc:"1 to 16 servers, each with dsn (a connection string or URL) or dsn_file (a file with it) and databases (numbers from 0 to 15). If no server names databases, they are distributed evenly, in order. In the environment and in flags: a YAML list, or a single dsn."`
 	MaxConnections    int           `key:"max_connections" default:"4" doc:"The most connections of one process to one logical database; 1 to 100."`
 	StatementTimeout  time.Duration `key:"statement_timeout" default:"5s" doc:"Cancels a statement that takes longer."`
 	LockTimeout       time.Duration `key:"lock_timeout" default:"200ms" doc:"Cancels a statement that waits longer for a row lock."`
@@ -225,6 +226,13 @@ type Dispatcher struct {
 	MaxBytes         int           `key:"max_bytes" default:"67108864" doc:"The same limit in bytes."`
 	PublishTimeout   time.Duration `key:"publish_timeout" default:"15s" doc:"Cancels a request to Kafka. Its records are sent again."`
 	BreakerAfter     int           `key:"breaker_after" default:"5" doc:"How many requests in a row must fail for a tenant's topic before its circuit breaker opens and its runs are deferred."`
+}
+
+// Audit configures the audit log.
+type Audit struct {
+	File      string        `key:"file" doc:"Also append each event as a line of JSON to this file; - is standard output. Default: the table in Postgres only."`
+	Rate      int           `key:"rate" default:"20" doc:"How many events per second each tenant may cause in each taskd, with bursts of 50 times as many. Further events are dropped and counted."`
+	Retention time.Duration `key:"retention" default:"2160h" doc:"How long events are kept in Postgres; at least 24h. A database keeps at most 100,000 events of one tenant."`
 }
 
 // Chores configures the maintenance of the databases.

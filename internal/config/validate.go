@@ -36,6 +36,7 @@ func (c *Config) Validate(needs Need) error {
 	c.ZooKeeper.validate(v, needs&NeedZooKeeper != 0)
 	c.Taskd.validate(v)
 	c.Dispatcher.validate(v)
+	c.Audit.validate(v)
 	c.Chores.validate(v)
 	c.Ops.validate(v)
 	if !c.Insecure {
@@ -153,6 +154,11 @@ func (c *Taskd) validate(v *validator) {
 	v.check(c.TLS.ClientCAFile == "" || c.TLS.CertFile != "",
 		"taskd.tls.client_ca_file: %q has no effect without taskd.tls.cert_file", c.TLS.ClientCAFile)
 	v.oneOf("taskd.tls.client_certs", c.TLS.ClientCerts, "required", "optional")
+}
+
+func (c *Audit) validate(v *validator) {
+	v.between("audit.rate", c.Rate, 1, 10_000)
+	v.atLeast("audit.retention", c.Retention, 24*time.Hour)
 }
 
 func (c *Chores) validate(v *validator) {

@@ -37,6 +37,8 @@ var imports = []rule{
 	{"store/clock", []string{"store", "store/clock/sql", "store/statement", "task"}},
 	{"store/control/sql", []string{"store/statement"}},
 	{"store/control", []string{"store", "store/control/sql", "store/statement", "task"}},
+	{"store/audit/sql", []string{"store/statement"}},
+	{"store/audit", []string{"store", "store/audit/sql", "task"}},
 	{"store/shards/sql", []string{"store/pack", "store/statement", "task"}},
 	{"store/shards/kernel", []string{"internal/share", "store", "store/shards/sql", "task"}},
 	{"store/shards/counters", []string{"store/shards/kernel", "store/shards/sql", "task"}},
@@ -63,6 +65,7 @@ var imports = []rule{
 	{"dispatch/fair", []string{"task"}},
 	{"dispatch/...", []string{"dispatch/...", "task"}},
 	{"chores", []string{"task"}},
+	{"audit", []string{"task"}},
 	{"delivery", []string{"record", "task"}},
 	{"server/...", []string{"internal/share", "proto/...", "schedule", "server/...", "task"}},
 
@@ -88,7 +91,7 @@ var imports = []rule{
 	// The top joins the parts.
 	{"internal/virtualclock", []string{"store", "store/clock", "task"}},
 	{"internal/app", []string{
-		"assign", "chores", "delivery", "dispatch/...", "proto/perceptor/v1", "record", "server/...", "store/...", "task",
+		"assign", "audit", "chores", "delivery", "dispatch/...", "proto/perceptor/v1", "record", "server/...", "store/...", "task",
 		"internal/certs", "internal/config", "internal/kafkalogin", "internal/telemetry", "internal/virtualclock",
 	}},
 	{"internal/dev", []string{

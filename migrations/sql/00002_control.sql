@@ -113,5 +113,24 @@ CREATE TABLE capped_run (
   CONSTRAINT capped_run_pkey PRIMARY KEY (tenant_id, kind, id, seq)
 );
 
+-- Audit events: who changed what. An event is in the tenant's home database, or in another
+-- one if that did not answer. at is of the clock of the process that recorded the event.
+CREATE TABLE audit_event (
+  tenant_id  int4 NOT NULL,           -- 0: the installation, -1: refused logins
+  at         int8 NOT NULL,
+  id         int8 NOT NULL,           -- random
+  tenant     text NOT NULL,           -- its name; '' for none
+  actor      text NOT NULL,
+  operator   bool NOT NULL,           -- the actor does not belong to the tenant
+  source     text NOT NULL,
+  action     text NOT NULL,
+  object     text NOT NULL,
+  result     text NOT NULL,
+  request_id text NOT NULL,
+  changes    text NOT NULL,           -- list of task.AuditChange as JSON; '' for none
+  CONSTRAINT audit_event_pkey PRIMARY KEY (tenant_id, at, id)
+);
+CREATE INDEX audit_event_at ON audit_event (at, id);
+
 -- +goose Down
-DROP TABLE capped_run, cap_fence, cap_lease, token_bucket, settings, token_use, token, deleted_tenant, tenant;
+DROP TABLE audit_event, capped_run, cap_fence, cap_lease, token_bucket, settings, token_use, token, deleted_tenant, tenant;

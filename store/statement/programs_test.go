@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/internal/testenv"
+	auditsql "github.com/perceptor/perceptor/store/audit/sql"
 	"github.com/perceptor/perceptor/store/clock"
 	clocksql "github.com/perceptor/perceptor/store/clock/sql"
 	controlsql "github.com/perceptor/perceptor/store/control/sql"
@@ -29,6 +30,7 @@ var sets = map[string]struct {
 	all    func() []*statement.Statement
 	unused func() []string
 }{
+	"audit":    {auditsql.All, auditsql.Unused},
 	"clock":    {clocksql.All, clocksql.Unused},
 	"control":  {controlsql.All, controlsql.Unused},
 	"identity": {identitysql.All, identitysql.Unused},

@@ -306,7 +306,9 @@ type BulkOperation struct {
 	// When it was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// When it ended in all databases.
-	FinishTime    *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=finish_time,json=finishTime,proto3" json:"finish_time,omitempty"`
+	FinishTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=finish_time,json=finishTime,proto3" json:"finish_time,omitempty"`
+	// Who created it: the id of a token, or the subject of another credential.
+	Creator       string `protobuf:"bytes,18,opt,name=creator,proto3" json:"creator,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -451,6 +453,13 @@ func (x *BulkOperation) GetFinishTime() *timestamppb.Timestamp {
 		return x.FinishTime
 	}
 	return nil
+}
+
+func (x *BulkOperation) GetCreator() string {
+	if x != nil {
+		return x.Creator
+	}
+	return ""
 }
 
 // Request of CreateBulkOperation.
@@ -929,7 +938,7 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"\n" +
 	"added_from\x18\a \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\taddedFrom\x12@\n" +
 	"\vadded_until\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\n" +
-	"addedUntil\"\x99\n" +
+	"addedUntil\"\xb8\n" +
 	"\n" +
 	"\rBulkOperation\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x03R\x02id\x12?\n" +
@@ -951,7 +960,8 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"\vcreate_time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
 	"createTime\x12@\n" +
 	"\vfinish_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
-	"finishTime\x1a\xaf\x02\n" +
+	"finishTime\x12\x1d\n" +
+	"\acreator\x18\x12 \x01(\tB\x03\xe0A\x03R\acreator\x1a\xaf\x02\n" +
 	"\x04Part\x12\x1a\n" +
 	"\bdatabase\x18\x01 \x01(\x05R\bdatabase\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.perceptor.v1.BulkOperation.StateR\x05state\x12\x18\n" +

@@ -1,0 +1,151 @@
+package audit
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/storetest"
+	"github.com/perceptor/perceptor/task"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func event(tenant int32, at task.Instant, id int64) task.AuditEvent {
+	return task.AuditEvent{
+		At: at, ID: id, Tenant: tenant, TenantName: fmt.Sprint("t", tenant), Actor: "pct_x", Source: "10.0.0.1:9", Action: "TaskService/CancelTask",
+		Object: fmt.Sprint(id), Result: "OK", RequestID: "r", Changes: []task.AuditChange{{Field: "state", Before: "SCHEDULED", After: "CANCELLED"}},
+	}
+}
+
+func store1(t *testing.T) (*Store, *store.Cluster) {
+	t.Helper()
+	c := storetest.Open(t)
+	return New(c), c
+}
+
+func (s *Store) mustAppend(t *testing.T, events ...task.AuditEvent) {
+	t.Helper()
+	if err := s.Append(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *Store) mustList(t *testing.T, q task.AuditQuery) task.AuditPage {
+	t.Helper()
+	page, err := s.List(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page
+}
+
+func TestEventsAreListedInPagesNewestFirst(t *testing.T) {
+	t.Parallel()
+	s, _ := store1(t)
+	var all []task.AuditEvent
+	for i := range 40 {
+		all = append(all, event(int32(i%3), task.Instant(1000+i/2), int64(i+1))) // two at each instant
+	}
+	all = append(all, event(task.AuditLogins, 2000, 99))
+	s.mustAppend(t, all...)
+	s.mustAppend(t, all...) // changes nothing
+	for _, c := range []struct {
+		name string
+		q    task.AuditQuery
+		want int
+	}{
+		{"all", task.AuditQuery{AnyTenant: true}, 41},
+		{"a tenant", task.AuditQuery{Tenant: 1}, 13},
+		{"logins", task.AuditQuery{Tenant: task.AuditLogins}, 1},
+		{"a range", task.AuditQuery{AnyTenant: true, From: 1005, Until: 1010}, 10},
+		{"an object", task.AuditQuery{AnyTenant: true, Object: "7"}, 1},
+		{"an actor", task.AuditQuery{AnyTenant: true, Actor: "nobody"}, 0},
+	} {
+		var got []task.AuditEvent
+		c.q.Limit = 7
+		for {
+			page := s.mustList(t, c.q)
+			got = append(got, page.Events...)
+			if c.q.After = page.Next; page.Next == nil {
+				break
+			}
+		}
+		if len(got) != c.want {
+			t.Errorf("%s: %d events, want %d", c.name, len(got), c.want)
+		}
+		for i := 1; i < len(got); i++ {
+			if a, b := got[i-1], got[i]; a.At < b.At || a.At == b.At && a.ID <= b.ID {
+				t.Errorf("%s: %d.%d is before %d.%d", c.name, a.At, a.ID, b.At, b.ID)
+			}
+		}
+	}
+	if got := s.mustList(t, task.AuditQuery{AnyTenant: true, Object: "7", Limit: 1}); cmp.Diff(all[6], got.Events[0]) != "" {
+		t.Errorf("an event changes when it is stored: %s", cmp.Diff(all[6], got.Events[0]))
+	}
+}
+
+// TestAnEventGoesElsewhereWhenItsDatabaseDoesNotAnswer takes the table away, which is like a
+// server that does not answer.
+func TestAnEventGoesElsewhereWhenItsDatabaseDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	s, c := store1(t)
+	e := event(5, 1000, 1)
+	s.mustAppend(t, e)
+	if _, err := c.Pool(5).Exec(t.Context(), "ALTER TABLE audit_event RENAME TO away"); err != nil {
+		t.Fatal(err)
+	}
+	s.mustAppend(t, e, event(5, 1001, 2))
+	page := s.mustList(t, task.AuditQuery{Tenant: 5, Limit: 10})
+	if len(page.Events) != 2 || cmp.Diff([]int{5}, page.Missing) != "" {
+		t.Errorf("got %d events, missing %v", len(page.Events), page.Missing)
+	}
+	if _, err := c.Pool(5).Exec(t.Context(), "ALTER TABLE away RENAME TO audit_event"); err != nil {
+		t.Fatal(err)
+	}
+	// Event 1 is in two databases now.
+	if page := s.mustList(t, task.AuditQuery{Tenant: 5, Limit: 10}); len(page.Events) != 2 || page.Missing != nil {
+		t.Errorf("got %d events, missing %v", len(page.Events), page.Missing)
+	}
+}
+
+func TestOldEventsAndThoseOfGreedyTenantsArePurged(t *testing.T) {
+	t.Parallel()
+	s, _ := store1(t)
+	now := task.At(time.Now())
+	var events []task.AuditEvent
+	for i := range 30 {
+		events = append(events, event(16, now+task.Instant(i), int64(i+1)), event(32, now-task.Instant(i), int64(i+1)))
+	}
+	events = append(events, event(48, now, 1), event(64, now-1000, 2))
+	s.mustAppend(t, events...)
+	// All of these tenants have their home in database 0.
+	if n, more, err := s.purge(t.Context(), 0, now-10, 25); err != nil || more || n != 19+1+5 {
+		t.Errorf("purged %d, %v, %v", n, more, err)
+	}
+	for tenant, want := range map[int32]int{16: 25, 32: 11, 48: 1, 64: 0} {
+		if page := s.mustList(t, task.AuditQuery{Tenant: tenant, Limit: 100}); len(page.Events) != want {
+			t.Errorf("tenant %d has %d events, want %d", tenant, len(page.Events), want)
+		}
+	}
+	newest := s.mustList(t, task.AuditQuery{Tenant: 16, Limit: 100}).Events
+	if newest[0].At != now+29 || newest[24].At != now+5 {
+		t.Error("the trim has not kept the newest events")
+	}
+}
+
+func TestLongTextsAreStored(t *testing.T) {
+	t.Parallel()
+	s, _ := store1(t)
+	e := event(1, 1, 1)
+	e.Object = strings.Repeat("ä", task.MaxAuditText/2)
+	s.mustAppend(t, e)
+	if got := s.mustList(t, task.AuditQuery{Tenant: 1, Limit: 1}).Events; got[0].Object != e.Object {
+		t.Errorf("got %q", got[0].Object)
+	}
+}
