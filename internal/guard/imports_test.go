@@ -56,7 +56,7 @@ var imports = []rule{
 		"store/pack", "store/shards/counters", "store/shards/dead", "store/shards/far", "store/shards/kernel",
 		"store/shards/sql", "store/shards/transition", "store/statement", "task",
 	}},
-	{"store/shards", []string{"proto/perceptor/v1", "store", "store/pack", "store/shards/...", "store/statement", "task"}},
+	{"store/shards", []string{"internal/share", "proto/perceptor/v1", "store", "store/pack", "store/shards/...", "store/statement", "task"}},
 	{"store/storetest", []string{"internal/testenv", "migrations", "store"}},
 
 	// The middle: parts that do not know each other.

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -49,17 +50,26 @@ func (s *Store) Add(ctx context.Context, req task.AddRequest) (task.AddResult, e
 	return a.result, nil
 }
 
-// addOne stores a request in a group with others.
+// addOne stores a request in a group with others, or a large one beside the groups, so that
+// these do not wait for it.
 func (s *Store) addOne(ctx context.Context, a *adding) error {
-	errs, err := s.dbs[a.shard.Database()].adds.Call(ctx, []*adding{a})
+	db := s.dbs[a.shard.Database()]
+	if a.bytes() > largeAdd {
+		if err := s.large.Wait(ctx, a.req.Tenant, 1); err != nil {
+			return task.Errorf(task.ReasonTenantBusy, "too many large requests are in progress; try again").CausedBy(err)
+		}
+		defer s.large.Give(a.req.Tenant, 1)
+		return db.storeAdds(ctx, []*adding{a})
+	}
+	errs, err := db.adds.Call(ctx, a.req.Tenant, []*adding{a})
 	if err != nil {
 		return err
 	}
 	return errs[0]
 }
 
-// doAdds stores a group of requests in one transaction. If the group fails for a reason
-// that a single request may have caused, doAdds stores each request separately.
+// doAdds stores a group of requests in one transaction. If the group fails, doAdds stores
+// each request separately, whatever the reason: one request may have caused it.
 func (db *database) doAdds(ctx context.Context, group []*adding) []error {
 	slices.SortStableFunc(group, compareAdding)
 	errs := make([]error, len(group))
@@ -67,14 +77,35 @@ func (db *database) doAdds(ctx context.Context, group []*adding) []error {
 	if err == nil {
 		return errs
 	}
-	alone := len(group) > 1 && (kernel.DataError(err) || kernel.LockConflict(err)) && !errors.Is(err, task.ErrOutcomeUnknown)
-	for i, a := range group {
+	for i := range errs {
 		errs[i] = err
-		if alone {
-			errs[i] = db.storeAdds(ctx, []*adding{a})
-		}
+	}
+	if len(group) > 1 {
+		db.storeEach(ctx, group, errs)
 	}
 	return errs
+}
+
+// storeEach stores the requests of a group that has failed, each in a transaction of its own,
+// small ones first. It gives up when the database does not answer, or after as long as a
+// transaction may take. Then the other requests keep the error of the group. A request
+// without a key is not repeated if it may have been stored.
+func (db *database) storeEach(ctx context.Context, group []*adding, errs []error) {
+	order := make([]int, len(group))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(group[i].bytes(), group[j].bytes()) })
+	until := time.Now().Add(2 * db.store.db.StatementTimeout())
+	for _, i := range order {
+		if group[i].key == "" && errors.Is(errs[i], task.ErrOutcomeUnknown) {
+			continue
+		}
+		errs[i] = db.storeAdds(ctx, []*adding{group[i]})
+		if errs[i] != nil && kernel.NoAnswer(errs[i]) || time.Now().After(until) {
+			return
+		}
+	}
 }
 
 // compareAdding orders requests so that rows of one table are adjacent, and so that all

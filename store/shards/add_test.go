@@ -3,9 +3,12 @@ package shards
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/perceptor/perceptor/store/shards/kernel"
@@ -120,6 +123,64 @@ func TestOneBadRowFailsNobodyElse(t *testing.T) {
 	if rows := b.rows(); len(rows) != 1 {
 		t.Fatalf("%d rows are stored", len(rows))
 	}
+}
+
+func TestAGroupThatTakesTooLongFailsOnlyWhatTakesTooLong(t *testing.T) {
+	b := setup(t)
+	shard := task.Shard(b.d * task.ShardsPerDatabase)
+	of := func(tenant int32, bytes int) *adding {
+		spec := b.spec(task.OneShot, func(s *task.Spec) { s.ParamsWire = make([]byte, bytes) })
+		return &adding{req: task.AddRequest{Tenant: tenant, Specs: []task.Spec{spec}}, shard: shard}
+	}
+	canceled := &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "57014", Message: "canceling statement due to statement timeout"}
+	group := []*adding{of(b.tenant, 60_000), of(b.tenant+1, 10), of(b.tenant, 50_000)}
+	b.dbs[b.d].store.db.SetFailpoint(func(point string, _ int) error {
+		if group[0].result.Items != nil && point == "add:"+kernel.BeforeCommit {
+			group[0].result.Items = nil // the transaction had the first request
+			return canceled
+		}
+		return nil
+	})
+	defer b.dbs[b.d].store.db.SetFailpoint(nil)
+	errs := b.dbs[b.d].doAdds(context.Background(), group)
+	if errs[0] == nil || errs[1] != nil || errs[2] != nil {
+		t.Fatalf("errors = %v", errs)
+	}
+}
+
+func TestAddsOfATenantAreStoredBesideLargeOnesOfAnother(t *testing.T) {
+	b := setup(t)
+	b.running()
+	shard := task.Shard(b.d * task.ShardsPerDatabase)
+	large := b.spec(task.OneShot, func(s *task.Spec) { s.ParamsWire = make([]byte, largeAdd) })
+	release := make(chan struct{})
+	var under atomic.Int32
+	b.dbs[b.d].store.db.SetFailpoint(func(point string, _ int) error {
+		if point == "add:"+kernel.BeforeCommit && under.Add(1) <= largeAdds/2 {
+			<-release
+		}
+		return nil
+	})
+	defer b.dbs[b.d].store.db.SetFailpoint(nil)
+	var flood sync.WaitGroup
+	for range 20 {
+		flood.Go(func() {
+			if err := b.addOne(t.Context(), &adding{req: task.AddRequest{Tenant: b.tenant, Specs: []task.Spec{large}}, shard: shard}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for under.Load() < largeAdds/2 {
+		time.Sleep(time.Millisecond)
+	}
+	for range 20 {
+		small := &adding{req: task.AddRequest{Tenant: b.tenant + 1, Specs: []task.Spec{b.spec(task.OneShot)}}, shard: shard}
+		if err := b.addOne(t.Context(), small); err != nil {
+			t.Error(err)
+		}
+	}
+	close(release)
+	flood.Wait()
 }
 
 func TestAddAfterTheStoreHasStoppedIsRefused(t *testing.T) {

@@ -58,6 +58,10 @@ func (s *Store) apply(ctx context.Context, d int, entries []entry) []task.Reply 
 	for pause := 5 * time.Millisecond; len(pending) > 0; pause *= 2 {
 		var err error
 		if pending, err = s.applyOnce(ctx, d, entries, pending, replies); err != nil && !kernel.LockConflict(err) {
+			if parts := byTenant(entries, pending); len(parts) > 1 && !kernel.NoAnswer(err) {
+				s.applyParts(ctx, d, entries, parts, replies)
+				return replies
+			}
 			s.db.Log.Warn("results were not applied; listeners send them again", "database", d, "entries", len(pending), "err", err)
 			break
 		}
@@ -69,6 +73,29 @@ func (s *Store) apply(ctx context.Context, d int, entries []entry) []task.Reply 
 		replies[i] = task.Reply{Code: task.Retry}
 	}
 	return replies
+}
+
+// byTenant divides the entries with the indexes list by their tenants.
+func byTenant(entries []entry, list []int) map[int32][]int {
+	parts := map[int32][]int{}
+	for _, i := range list {
+		parts[entries[i].tenant] = append(parts[entries[i].tenant], i)
+	}
+	return parts
+}
+
+// applyParts applies the entries of a group that has failed by tenant, so that entries of one
+// cannot fail those of others.
+func (s *Store) applyParts(ctx context.Context, d int, entries []entry, parts map[int32][]int, replies []task.Reply) {
+	for _, part := range parts {
+		own := make([]entry, len(part))
+		for j, i := range part {
+			own[j] = entries[i]
+		}
+		for j, r := range s.apply(ctx, d, own) {
+			replies[part[j]] = r
+		}
+	}
 }
 
 // decideBoth answers n entries of one database. First bySQL answers the entries with the

@@ -23,7 +23,7 @@ func (s *Store) Check(ctx context.Context, tenant int32, as []task.Seen) ([]task
 	for i, a := range as {
 		in[i] = check{tenant: tenant, Seen: a}
 	}
-	return spread(ctx, in, func(c *check) task.ID { return c.Task }, func(d int) *kernel.Batcher[check, task.Reply] { return s.dbs[d].checks })
+	return spread(ctx, tenant, in, func(c *check) task.ID { return c.Task }, func(d int) *kernel.Batcher[check, task.Reply] { return s.dbs[d].checks })
 }
 
 // doChecks answers a group of checks of one database.

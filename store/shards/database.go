@@ -9,13 +9,48 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Most entries of one group, that is of one transaction.
-const (
-	addGroup    = 256 // requests
-	startGroup  = 2000
-	reportGroup = 4000
-	beatGroup   = 1000
+// Limits of one group, that is of one transaction.
+var (
+	addGroup    = kernel.GroupLimits{Entries: 256, Bytes: groupBytes} // requests
+	startGroup  = kernel.GroupLimits{Entries: 2000, Bytes: groupBytes}
+	reportGroup = kernel.GroupLimits{Entries: 4000, Bytes: groupBytes}
+	beatGroup   = kernel.GroupLimits{Entries: 1000, Bytes: groupBytes}
 )
+
+const (
+	// groupBytes is when a group is large enough. The cost of a transaction is then that of
+	// its rows.
+	groupBytes = 1 << 20
+	// rowBytes is the size of an entry besides its texts and params.
+	rowBytes = 64
+	// A request of more than largeAdd bytes is a transaction of its own, beside the groups.
+	// largeAdds is the most of these at once, over all databases.
+	largeAdd  = 512 << 10
+	largeAdds = 4
+)
+
+// bytes returns the size of a request.
+func (a *adding) bytes() int {
+	n := 0
+	for i := range a.req.Specs {
+		n += rowBytes + len(a.req.Specs[i].ParamsWire)
+	}
+	return n
+}
+
+// bytes returns the size of a result.
+func (r reported) bytes() int {
+	n := rowBytes + len(r.Error)
+	if r.Patch != nil {
+		for k, v := range r.Patch.Set {
+			n += len(k) + len(v)
+		}
+	}
+	return n
+}
+
+func (held) bytes() int  { return rowBytes }
+func (check) bytes() int { return rowBytes }
 
 // spacings holds the spacings of the groups of all databases.
 type spacings struct{ adds, starts, reports, beats kernel.Spacing }
@@ -45,11 +80,11 @@ type database struct {
 func newDatabase(s *Store, d int) *database {
 	db := &database{store: s, d: d}
 	q := s.cfg.QueueLength
-	db.adds = kernel.NewBatcher(s.db, d, q, addGroup, &s.spacings.adds, db.doAdds)
-	db.starts = kernel.NewBatcher(s.db, d, q, startGroup, &s.spacings.starts, func(ctx context.Context, in []held) []task.Reply { return s.doStarts(ctx, d, in) })
-	db.reports = kernel.NewBatcher(s.db, d, q, reportGroup, &s.spacings.reports, func(ctx context.Context, in []reported) []task.Reply { return s.doReports(ctx, d, in) })
-	db.beats = kernel.NewBatcher(s.db, d, q, beatGroup, &s.spacings.beats, func(ctx context.Context, in []held) []task.Reply { return s.doBeats(ctx, d, in) })
-	db.checks = kernel.NewBatcher(s.db, d, q, startGroup, &s.spacings.starts, func(ctx context.Context, in []check) []task.Reply { return s.doChecks(ctx, d, in) })
+	db.adds = kernel.NewBatcher(s.db, d, q, addGroup, &s.spacings.adds, (*adding).bytes, db.doAdds)
+	db.starts = kernel.NewBatcher(s.db, d, q, startGroup, &s.spacings.starts, held.bytes, func(ctx context.Context, in []held) []task.Reply { return s.doStarts(ctx, d, in) })
+	db.reports = kernel.NewBatcher(s.db, d, q, reportGroup, &s.spacings.reports, reported.bytes, func(ctx context.Context, in []reported) []task.Reply { return s.doReports(ctx, d, in) })
+	db.beats = kernel.NewBatcher(s.db, d, q, beatGroup, &s.spacings.beats, held.bytes, func(ctx context.Context, in []held) []task.Reply { return s.doBeats(ctx, d, in) })
+	db.checks = kernel.NewBatcher(s.db, d, q, startGroup, &s.spacings.starts, check.bytes, func(ctx context.Context, in []check) []task.Reply { return s.doChecks(ctx, d, in) })
 	return db
 }
 

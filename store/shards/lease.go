@@ -38,17 +38,17 @@ func (s *Store) Start(ctx context.Context, tenant int32, h task.Holder, as []tas
 	for i, a := range as {
 		in[i] = held{tenant: tenant, holder: h, Attempt: a.Attempt, version: a.Version, step: (*task.Machine).Start}
 	}
-	return spread(ctx, in, (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].starts })
+	return spread(ctx, tenant, in, (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].starts })
 }
 
 // Heartbeat extends the deadlines of attempts that are being executed.
 func (s *Store) Heartbeat(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
-	return spread(ctx, holds(tenant, h, as, (*task.Machine).Heartbeat), (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].beats })
+	return spread(ctx, tenant, holds(tenant, h, as, (*task.Machine).Heartbeat), (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].beats })
 }
 
 // HandBack returns runs that their listener cannot handle.
 func (s *Store) HandBack(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
-	return spread(ctx, handBacks(tenant, h, as), (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].beats })
+	return spread(ctx, tenant, handBacks(tenant, h, as), (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].beats })
 }
 
 func (e *held) id() task.ID { return e.Task }

@@ -47,14 +47,14 @@ func (s *Store) Report(ctx context.Context, tenant int32, paramsBytes int, resul
 			in[i].Error = kernel.Truncate(r.Error, task.MaxErrorBytes)
 		}
 	}
-	return spread(ctx, in, func(r *reported) task.ID { return r.Task }, func(d int) *kernel.Batcher[reported, task.Reply] { return s.dbs[d].reports })
+	return spread(ctx, tenant, in, func(r *reported) task.ID { return r.Task }, func(d int) *kernel.Batcher[reported, task.Reply] { return s.dbs[d].reports })
 }
 
 // spread sends entries to the batchers of their databases and returns the answers in the
 // order of the entries. Entries of a database that did not answer are answered with
 // Retry. Spread does not wait for a server that hangs. It returns an error only if no
 // database answered, for other reasons than that.
-func spread[E any](ctx context.Context, in []E, id func(*E) task.ID, to func(d int) *kernel.Batcher[E, task.Reply]) ([]task.Reply, error) {
+func spread[E any](ctx context.Context, tenant int32, in []E, id func(*E) task.ID, to func(d int) *kernel.Batcher[E, task.Reply]) ([]task.Reply, error) {
 	var parts [task.Databases][]int
 	for i := range in {
 		d := id(&in[i]).Shard().Database()
@@ -78,7 +78,7 @@ func spread[E any](ctx context.Context, in []E, id func(*E) task.ID, to func(d i
 			entries[j] = in[i]
 		}
 		go func() {
-			r, err := to(d).Call(ctx, entries)
+			r, err := to(d).Call(ctx, tenant, entries)
 			answers <- answer{d, r, err}
 		}()
 	}

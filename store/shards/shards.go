@@ -48,7 +48,9 @@
 //
 // Adds, starts, heartbeats and reports of all callers are grouped by database
 // ([kernel.Batcher]): a group is one transaction, and the next group forms while it
-// is under way.
+// is under way. Tenants share the groups, which are bounded in bytes; a request that is
+// larger than that is a transaction beside them. A group that fails is tried again in parts,
+// so no tenant's rows fail those of another.
 //
 // # Locks
 //
@@ -76,6 +78,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/perceptor/perceptor/internal/share"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/shards/bulk"
 	"github.com/perceptor/perceptor/store/shards/counters"
@@ -144,6 +147,8 @@ type Store struct {
 	cfg      Config
 	dbs      [task.Databases]*database
 	spacings spacings
+	// large has the places of large requests, by tenant.
+	large *share.Pool[int32]
 }
 
 // New returns a store over the databases of cluster. Calls that are grouped (adds,
@@ -158,6 +163,7 @@ func New(cluster *store.Cluster, cfg Config) *Store {
 		Operations: bulk.New(db, machines, counts, letters, bulk.Config{DropTenant: cfg.DropTenant}),
 		Events:     history.New(db),
 		db:         db, machines: machines, cfg: cfg, spacings: newSpacings(&cfg),
+		large: share.NewPool[int32](largeAdds, 0),
 	}
 	for d := range s.dbs {
 		s.dbs[d] = newDatabase(s, d)

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/share"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/task"
 )
@@ -14,56 +15,66 @@ import (
 // the starts of two groups. A call to an idle batcher starts a group at once. Calls that
 // come while a group runs, or before the next group may start, share the next group.
 //
+// Tenants share a batcher: each has a share of the calls that wait, and of every group (see
+// the type fairQueue).
+//
 // While the database's server hangs ([store.Cluster.Stalled]), calls fail at once, also those
 // that wait for an answer. A group takes no call whose caller has left.
 type Batcher[E, R any] struct {
 	db      *Databases
-	queue   chan *batchCall[E, R]
-	limit   int // a group takes no further call once it has this many entries
+	queue   *fairQueue[E, R]
+	places  *share.Pool[int32] // of the calls that wait, by tenant
+	limits  GroupLimits
 	d       int // the database
 	spacing *Spacing
+	// bytes returns the size of an entry.
+	bytes func(E) int
 	// do answers every entry, in order.
 	do func(ctx context.Context, entries []E) []R
 	// closed is closed when run has returned.
 	closed chan struct{}
 }
 
+// GroupLimits bound the groups of a [Batcher]. A group takes no further call once it has
+// this many entries, or bytes.
+type GroupLimits struct{ Entries, Bytes int }
+
 type batchCall[E, R any] struct {
+	tenant  int32
 	entries []E
+	bytes   int
 	answer  chan []R // buffered, so that the batcher never blocks on it
 	// decided is set by the first of two: a group that takes the call, or a caller that
 	// leaves.
 	decided atomic.Bool
 }
 
-// NewBatcher returns a batcher for database d of db. At most queue calls wait. A group takes
-// no further call once it has limit entries. do answers every entry, in order.
-func NewBatcher[E, R any](db *Databases, d, queue, limit int, p *Spacing, do func(context.Context, []E) []R) *Batcher[E, R] {
+// NewBatcher returns a batcher for database d of db. At most queue calls wait. bytes returns
+// the size of an entry. do answers every entry, in order.
+func NewBatcher[E, R any](db *Databases, d, queue int, l GroupLimits, p *Spacing, bytes func(E) int, do func(context.Context, []E) []R) *Batcher[E, R] {
 	return &Batcher[E, R]{
-		db: db, queue: make(chan *batchCall[E, R], queue), limit: limit, d: d, spacing: p, do: do,
+		db: db, queue: newFairQueue[E, R](), places: share.NewPool[int32](int64(queue), 0), limits: l, d: d, spacing: p, bytes: bytes, do: do,
 		closed: make(chan struct{}),
 	}
 }
 
-// Call queues entries and waits for their answers. After an error their outcome is
-// unknown, unless its reason is [task.ReasonDatabaseStalled]: then nothing has happened.
-func (b *Batcher[E, R]) Call(ctx context.Context, entries []E) ([]R, error) {
+// Call queues entries of a tenant and waits for their answers. After an error their outcome
+// is unknown, unless its reason is [task.ReasonDatabaseStalled]: then nothing has happened.
+func (b *Batcher[E, R]) Call(ctx context.Context, tenant int32, entries []E) ([]R, error) {
 	stalled := b.db.Stalled(b.d)
 	select {
 	case <-stalled:
 		return nil, errStalled()
 	default:
 	}
-	c := &batchCall[E, R]{entries: entries, answer: make(chan []R, 1)}
-	select {
-	case b.queue <- c:
-	case <-stalled:
-		return nil, errStalled()
-	case <-ctx.Done():
-		return nil, task.Errorf(task.ReasonDatabaseBusy, "the task's database is busy; try again").CausedBy(ctx.Err())
-	case <-b.closed:
-		return nil, task.Errorf(task.ReasonServerStopping, "this server is stopping; try another")
+	if err := b.enter(ctx, tenant, stalled); err != nil {
+		return nil, err
 	}
+	c := &batchCall[E, R]{tenant: tenant, entries: entries, answer: make(chan []R, 1)}
+	for _, e := range entries {
+		c.bytes += b.bytes(e)
+	}
+	b.queue.push(c)
 	select {
 	case r := <-c.answer:
 		return r, nil
@@ -80,9 +91,36 @@ func (b *Batcher[E, R]) Call(ctx context.Context, entries []E) ([]R, error) {
 		case r := <-c.answer:
 			return r, nil
 		default:
-			return nil, task.Errorf(task.ReasonServerStopping, "this server is stopping; try another")
+			return nil, errStopping()
 		}
 	}
+}
+
+// enter takes a place in the queue.
+func (b *Batcher[E, R]) enter(ctx context.Context, tenant int32, stalled <-chan struct{}) error {
+	if b.places.Take(tenant, 1) {
+		return nil
+	}
+	waiting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-stalled:
+			cancel(errStalled())
+		case <-b.closed:
+			cancel(errStopping())
+		case <-waiting.Done():
+		}
+	}()
+	err := b.places.Wait(waiting, tenant, 1)
+	if err != nil && ctx.Err() != nil {
+		return task.Errorf(task.ReasonDatabaseBusy, "the task's database is busy; try again").CausedBy(ctx.Err())
+	}
+	return err
+}
+
+func errStopping() error {
+	return task.Errorf(task.ReasonServerStopping, "this server is stopping; try another")
 }
 
 // Run executes groups until ctx is done, and then the queued calls.
@@ -91,45 +129,37 @@ func (b *Batcher[E, R]) Run(ctx context.Context) error {
 	var next time.Time // when the next group may start
 	for {
 		select {
-		case first := <-b.queue:
+		case <-b.queue.filled:
 			Sleep(ctx, time.Until(next)) // returns early if ctx ends
 			start := time.Now()
-			full := b.group(context.WithoutCancel(ctx), first)
+			full := b.group(context.WithoutCancel(ctx))
 			if next = start.Add(b.spacing.took(b.d, start, time.Since(start))); full {
 				next = start // waiting would not make a larger group
 			}
 		case <-ctx.Done():
-			for {
-				select {
-				case first := <-b.queue:
-					b.group(context.WithoutCancel(ctx), first)
-				default:
-					return nil
-				}
+			for !b.queue.empty() {
+				b.group(context.WithoutCancel(ctx))
 			}
+			return nil
 		}
 	}
 }
 
-// group takes the queued calls, up to the limit, and answers them. It reports whether
-// the limit was reached.
-func (b *Batcher[E, R]) group(ctx context.Context, first *batchCall[E, R]) (full bool) {
+// group takes queued calls, up to the limits, and answers them. It reports whether a limit
+// was reached.
+func (b *Batcher[E, R]) group(ctx context.Context) (full bool) {
+	taken, full := b.queue.take(b.limits.Entries, b.limits.Bytes)
 	var calls []*batchCall[E, R]
 	var entries []E
-	for c := first; c != nil; {
+	for _, c := range taken {
+		b.places.Give(c.tenant, 1)
 		if c.decided.CompareAndSwap(false, true) {
 			calls = append(calls, c)
 			entries = append(entries, c.entries...)
 		}
-		if c = nil; len(entries) < b.limit {
-			select {
-			case c = <-b.queue:
-			default:
-			}
-		}
 	}
 	if len(calls) == 0 {
-		return false
+		return full
 	}
 	answers := b.do(ctx, entries)
 	for _, c := range calls {
@@ -137,7 +167,7 @@ func (b *Batcher[E, R]) group(ctx context.Context, first *batchCall[E, R]) (full
 		c.answer <- answers[:n:n]
 		answers = answers[n:]
 	}
-	return len(entries) >= b.limit
+	return full
 }
 
 // Spacing controls the distance between the starts of two groups of one kind in each

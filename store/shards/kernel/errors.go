@@ -1,7 +1,11 @@
 package kernel
 
 import (
+	"context"
 	"errors"
+	"io"
+	"net"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -27,6 +31,22 @@ func LockConflict(err error) bool {
 func DataError(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && len(pg.Code) == 5 && (pg.Code[:2] == "22" || pg.Code[:2] == "23")
+}
+
+// NoAnswer reports whether err means that the database cannot be reached, has no resources or
+// is shutting down, so that no other statement would succeed now.
+func NoAnswer(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "53") || strings.HasPrefix(pg.Code, "57P")
+	}
+	for _, gone := range []error{store.ErrStalled, context.DeadlineExceeded, context.Canceled, io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(err, gone) {
+			return true
+		}
+	}
+	var network net.Error
+	return errors.As(err, &network)
 }
 
 // Unavailable wraps an error of the database as one that callers may retry.

@@ -7,6 +7,7 @@
 //	owned.go    transactions that assert an ownership
 //	errors.go   classification of errors
 //	batch.go    group commit: many calls in one transaction
+//	fairqueue.go  the calls that wait for it, by tenant
 //	row.go      keys and rows of tasks
 //	terms.go    columns of terms
 //	insert.go   new rows, by arrays
