@@ -67,7 +67,11 @@ func (g *engine) pushAction(w *again, a action) {
 	if a.verb == doStart {
 		g.freeSlot(a.entry)
 	}
-	w.waiting = append(w.waiting, waitingAction{a, w.due(time.Now(), a.tries)})
+	at := w.due(time.Now(), a.tries)
+	if at.Before(a.notBefore) {
+		at = a.notBefore
+	}
+	w.waiting = append(w.waiting, waitingAction{a, at})
 	g.sendAgainLater(w)
 }
 
@@ -83,12 +87,14 @@ func (g *engine) answered(a action, code task.Code) {
 	}
 }
 
-// unansweredAgain queues actions whose call had no answer.
-func (g *engine) unansweredAgain(acts []action) {
+// unansweredAgain queues actions whose call had no answer. They are not sent before after has
+// passed.
+func (g *engine) unansweredAgain(acts []action, after time.Duration) {
+	notBefore := time.Now().Add(after)
 	g.step(func(_ *table, out []action) []action {
 		for _, a := range acts {
 			a.entry.tries++
-			a.tries = a.entry.tries
+			a.tries, a.notBefore = a.entry.tries, notBefore
 			out = append(out, a)
 		}
 		return out

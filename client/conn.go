@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -109,6 +110,31 @@ func retryDelay(tries int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
+// delayOf returns the delay before a call is repeated that failed with err. After
+// RESOURCE_EXHAUSTED that is the delay that the answer names, and a part of it more, so that
+// those who were refused together do not come back together.
+func delayOf(err error, tries int) time.Duration {
+	d := retryDelay(tries)
+	if asked := retryAfter(err); asked > 0 {
+		d = max(d, asked+rand.N(asked/4+minBackoff))
+	}
+	return d
+}
+
+// retryAfter returns the delay that a RESOURCE_EXHAUSTED names, or 0.
+func retryAfter(err error) time.Duration {
+	st := status.Convert(err)
+	if st.Code() != codes.ResourceExhausted {
+		return 0
+	}
+	for _, d := range st.Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok {
+			return min(max(info.GetRetryDelay().AsDuration(), 0), time.Hour)
+		}
+	}
+	return 0
+}
+
 // sleep waits for d. It returns false if ctx ends before that.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
@@ -119,6 +145,19 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-t.C:
 		return true
 	}
+}
+
+// mayRetry waits before a call is repeated. It returns false if that is not worthwhile: the
+// error is final, ctx ends, or the answer names a delay that is longer than the time left.
+func mayRetry(ctx context.Context, err error, tries int) bool {
+	if !retriable(err) {
+		return false
+	}
+	delay := delayOf(err, tries)
+	if end, ok := ctx.Deadline(); ok && retryAfter(err) > 0 && time.Until(end) < delay {
+		return false
+	}
+	return sleep(ctx, delay)
 }
 
 // call makes one idempotent call. It retries retriable errors until ctx ends or
@@ -141,7 +180,7 @@ func call[Q, A any](ctx context.Context, c *Client, op string, f func(context.Co
 		if c.closed() {
 			return none, ErrClosed
 		}
-		if !retriable(err) || !sleep(ctx, retryDelay(tries)) {
+		if !mayRetry(ctx, err, tries) {
 			if outer.Err() != nil {
 				return none, fmt.Errorf("perceptor: %s: %w (the last answer was: %s)", op, outer.Err(), status.Convert(err).Message())
 			}

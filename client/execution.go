@@ -219,11 +219,12 @@ func (f *execution) beatEvery(d time.Duration) {
 }
 
 // beatAgain schedules an early heartbeat after one without an answer: a lease
-// has room for several tries.
-func (f *execution) beatAgain() {
+// has room for several tries. after is the delay that the service asked for; the
+// lease allows no more than the usual one.
+func (f *execution) beatAgain(after time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.schedule(max(minBeat, f.every/2))
+	f.schedule(max(minBeat, f.every/2, min(after, f.every)))
 }
 
 // schedule sets the timer of the next heartbeat. The caller holds f.mu.
@@ -274,7 +275,7 @@ func (f *execution) beatAnswered(r task.Reply, asked time.Time) error {
 		f.extendLease(asked.Add(r.Lease), r.Lease)
 		return nil
 	case task.Retry, task.Invalid:
-		f.beatAgain()
+		f.beatAgain(0)
 		return fmt.Errorf("perceptor: heartbeat: %s %s", r.Code, r.Message)
 	}
 	f.end(ErrLeaseLost, lostGrace)

@@ -129,7 +129,7 @@ func (g *engine) deliver(ctx context.Context, op string, acts []action,
 	if suppressed, ok := g.unanswered.allow(); ok {
 		g.l.log.Warn("call failed; retrying", "op", op, "entries", len(acts), "suppressed", suppressed, "err", err)
 	}
-	g.unansweredAgain(acts)
+	g.unansweredAgain(acts, retryAfter(err))
 }
 
 // sendBeats sends heartbeats once. An execution whose heartbeat had no answer
@@ -148,7 +148,7 @@ func (g *engine) sendBeats(ctx context.Context, beats []beat) {
 	}
 	for i, b := range beats {
 		if err != nil {
-			b.f.beatAgain()
+			b.f.beatAgain(retryAfter(err))
 			b.done(errorOf("HeartbeatRuns", status.Convert(err)))
 			continue
 		}

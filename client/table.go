@@ -77,6 +77,8 @@ type action struct {
 	rec   *arrival    // the record that the action concerns
 	tries int         // number of RETRY answers so far
 	res   task.Result // the result, for doReport
+	// notBefore is when the service allows the next try.
+	notBefore time.Time
 }
 
 // arrive adds a record to the table.

@@ -20,6 +20,7 @@ type adminService struct {
 	perceptorv1.UnimplementedAdminServiceServer
 	store    Admin
 	settings *settings
+	quotas   *quotas
 	log      *slog.Logger
 }
 
@@ -143,7 +144,11 @@ func (s *adminService) GetTenant(ctx context.Context, r *perceptorv1.GetTenantRe
 	if err != nil {
 		return nil, err
 	}
-	return tenantReply(t), nil
+	reply := tenantReply(t)
+	if reply.QuotaUse, err = s.quotas.uses(ctx, &t); err != nil {
+		s.log.WarnContext(ctx, "use of the tenant's quotas cannot be read", "tenant", t.Name, "err", err)
+	}
+	return reply, nil
 }
 
 func (s *adminService) ListTenants(ctx context.Context, r *perceptorv1.ListTenantsRequest) (*perceptorv1.ListTenantsResponse, error) {
@@ -182,7 +187,7 @@ func (s *adminService) DeleteTenant(ctx context.Context, r *perceptorv1.DeleteTe
 }
 
 func tenantReply(t Tenant) *perceptorv1.Tenant {
-	return &perceptorv1.Tenant{
+	reply := &perceptorv1.Tenant{
 		Name:             t.Name,
 		MaxParamsBytes:   int32(t.ParamsBytes),
 		DefaultRetention: durationpb.New(t.Retention),
@@ -198,4 +203,8 @@ func tenantReply(t Tenant) *perceptorv1.Tenant {
 		PausedKinds:      t.Rates.PausedKinds,
 		KindCaps:         t.Rates.KindCaps,
 	}
+	for _, f := range quotaFields {
+		f.put(reply, t.Rates.Quotas[f.quota])
+	}
+	return reply
 }

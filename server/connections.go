@@ -43,6 +43,9 @@ func callSource(ctx context.Context) source {
 
 // addrPortOf returns the IP address and port of a. It is invalid if a has none.
 func addrPortOf(a net.Addr) netip.AddrPort {
+	if known, ok := a.(connectionAddr); ok {
+		a = known.Addr
+	}
 	if tcp, ok := a.(*net.TCPAddr); ok {
 		return tcp.AddrPort()
 	}

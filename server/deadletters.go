@@ -28,7 +28,8 @@ type DeadLetters interface {
 // deadLetterService implements the API's DeadLetterService.
 type deadLetterService struct {
 	perceptorv1.UnimplementedDeadLetterServiceServer
-	store DeadLetters
+	store  DeadLetters
+	quotas *quotas
 }
 
 func (s *deadLetterService) ListDeadRuns(ctx context.Context, r *perceptorv1.ListDeadRunsRequest) (*perceptorv1.ListDeadRunsResponse, error) {
@@ -119,11 +120,20 @@ func (s *deadLetterService) ReplayDeadRun(ctx context.Context, r *perceptorv1.Re
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.store.ReplayDead(ctx, tenantOf(ctx).ID, id)
+	done, err := s.replay(ctx, tenantOf(ctx), id)
 	if err != nil {
 		return nil, err
 	}
 	return &perceptorv1.ReplayDeadRunResponse{TaskId: int64(done.ID), Replayed: done.Before}, nil
+}
+
+// replay replays a dead run within the tenant's quotas, or returns the task that an earlier
+// call has added.
+func (s *deadLetterService) replay(ctx context.Context, t *Tenant, id task.RunID) (task.Replayed, error) {
+	if over := s.quotas.admit(ctx, t, 1); over != nil {
+		return s.quotas.replayedDead(ctx, t.ID, id, over)
+	}
+	return s.store.ReplayDead(ctx, t.ID, id)
 }
 
 func (s *deadLetterService) PurgeDeadRun(ctx context.Context, r *perceptorv1.PurgeDeadRunRequest) (*perceptorv1.PurgeDeadRunResponse, error) {

@@ -235,6 +235,9 @@ type Deps struct {
 	Delivery func(Tenant) Delivery
 	// Quotas may be nil: no quota is enforced.
 	Quotas Quotas
+	// Processes returns the number of processes that share the rates of tenants.
+	// It must not block. nil: this is the only one.
+	Processes func() int
 	// Assignment may be nil: this installation has no coordinator, or this
 	// process does not know it.
 	Assignment Assignment
@@ -257,9 +260,12 @@ type Events struct {
 	Called func(method string, code codes.Code, d time.Duration)
 	// Added: n tasks of a type were stored. Replayed adds are not counted.
 	Added func(tenant string, t task.Type, n int)
-	// OverQuota: tasks were refused because a quota of the tenant, add_rate or
-	// max_backlog, is used up.
-	OverQuota func(tenant, quota string, tasks int)
+	// OverQuota: a call was refused because a quota of the tenant is used up. n
+	// is the number of tasks that it would have added, else 1.
+	OverQuota func(tenant string, q task.Quota, n int)
+	// QuotaAlone: a rate of a tenant could not be read, so this process admits
+	// its own share.
+	QuotaAlone func(q task.Quota)
 	// Limited: a call or a connection was refused because its tenant or its
 	// source has used up its share. Limit is the reason of the answer, or
 	// CONNECTIONS.
@@ -297,9 +303,15 @@ func (e *Events) refused(tenant string, n int) {
 	}
 }
 
-func (e *Events) overQuota(tenant, quota string, n int) {
+func (e *Events) overQuota(tenant string, q task.Quota, n int) {
 	if e.OverQuota != nil {
-		e.OverQuota(tenant, quota, n)
+		e.OverQuota(tenant, q, n)
+	}
+}
+
+func (e *Events) quotaAlone(q task.Quota) {
+	if e.QuotaAlone != nil {
+		e.QuotaAlone(q)
 	}
 }
 

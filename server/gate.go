@@ -28,6 +28,7 @@ type gate struct {
 	inspections  Inspections
 	tenants      Admin
 	auditor      auditor
+	quotas       *quotas
 	log          *slog.Logger
 	events       *Events
 	timeout      time.Duration
@@ -81,6 +82,10 @@ func (g *gate) guard(full string, need Scopes, next grpc.MethodHandler) grpc.Met
 		if c.who, err = g.admit(bounded, need); err != nil {
 			return nil, err
 		}
+		if c.spent, err = g.quotas.begin(bounded, full, c.who); err != nil {
+			return nil, err
+		}
+		defer func() { c.spent.end(reply, err) }()
 		if err = g.enter(c.who.Tenant.ID); err != nil {
 			return nil, err
 		}
@@ -104,9 +109,12 @@ func (g *gate) guard(full string, need Scopes, next grpc.MethodHandler) grpc.Met
 func (g *gate) receiver(ctx context.Context, c *call, dec func(any) error) func(any) error {
 	return func(v any) (err error) {
 		if _, inProcess := ctx.Value(inProcessKey{}).(bool); inProcess {
-			err = decode(dec, &received{message: v})
+			r := &received{message: v}
+			err = decode(dec, r)
+			c.spent.receive(r.bytes)
 		} else {
 			c.held, err = g.intake.receive(ctx, c.who.Tenant.ID, dec, v)
+			c.spent.receive(c.held.size())
 		}
 		if err == nil {
 			c.request = v.(proto.Message)
@@ -163,6 +171,7 @@ type call struct {
 	// headers are the caller's authorization headers.
 	headers []string
 	who     *Identity // nil until authenticated
+	spent   *spending // nil: no quotas
 	// request is nil until it is decoded.
 	request proto.Message
 	audit   *auditing // nil: the call is not recorded
@@ -256,6 +265,7 @@ func (g *gate) Invoke(ctx context.Context, full string, args, reply any, _ ...gr
 		r := v.(*received)
 		var wire []byte
 		if wire, r.err = proto.Marshal(args.(proto.Message)); r.err == nil {
+			r.bytes = len(wire)
 			r.err = proto.Unmarshal(wire, r.message.(proto.Message))
 		}
 		return nil

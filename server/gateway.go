@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -221,7 +222,7 @@ func writeStatus(w http.ResponseWriter, code int, err error) {
 	case codes.Unauthenticated:
 		h.Set("WWW-Authenticate", `Bearer realm="perceptor"`)
 	case codes.Unavailable, codes.ResourceExhausted:
-		h.Set("Retry-After", strconv.Itoa(int(retryDelay.Seconds())))
+		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(retryAfter(err).Seconds()))))
 	}
 	body, merr := protojson.Marshal(status.Convert(err).Proto())
 	if merr != nil {
@@ -230,6 +231,16 @@ func writeStatus(w http.ResponseWriter, code int, err error) {
 	w.WriteHeader(code)
 	// The client may have gone; that is not an error.
 	_, _ = w.Write(append(body, '\n'))
+}
+
+// retryAfter returns the delay that an error names.
+func retryAfter(err error) time.Duration {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok {
+			return info.GetRetryDelay().AsDuration()
+		}
+	}
+	return retryDelay
 }
 
 // strictQuery refuses query parameters that are not fields of the request.

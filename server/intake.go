@@ -111,6 +111,14 @@ func (c *charge) shrink(n int64) {
 	}
 }
 
+// size returns the size of the request, once it has arrived. A nil charge has none.
+func (c *charge) size() int {
+	if c == nil {
+		return 0
+	}
+	return int(c.bytes)
+}
+
 // release ends the charge. A nil charge holds nothing.
 func (c *charge) release() {
 	if c != nil {

@@ -11,54 +11,59 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
 
 // Quotas are the methods of the store that quotas need. All methods may be
 // called concurrently.
 type Quotas interface {
-	// TakeAdds takes up to want tokens of the tenant's add rate, which all
+	// TakeQuota takes up to want tokens of a rate of the tenant, which all
 	// processes share, after it has returned unused ones.
-	TakeAdds(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error)
+	TakeQuota(ctx context.Context, tenant int32, q task.Quota, perSecond int64, want, unused int) (task.Tokens, error)
+	// QuotasUsed returns how long each rate of the tenant needs to make up for
+	// what the tenant has used.
+	QuotasUsed(ctx context.Context, tenant int32) (map[task.Quota]time.Duration, error)
 	// Counts returns the exact counts of a tenant's tasks by type.
 	Counts(ctx context.Context, tenant int32) ([]task.TypeCounts, error)
-	// Replay returns the answer of a request that was stored before, if there
-	// is one.
+	// Replay, ReplayedDead and Triggered return the answer of a request that
+	// was stored before, if there is one.
 	Replay(ctx context.Context, r task.AddRequest) (result task.AddResult, known bool, err error)
+	ReplayedDead(ctx context.Context, tenant int32, id task.RunID) (again task.Replayed, known bool, err error)
+	Triggered(ctx context.Context, tenant int32, id task.ID, requestID string) (seq int64, known bool, err error)
 }
 
 const (
-	// countedFor is how long the number of unfinished tasks is cached. Tasks
-	// added by this process meanwhile are counted.
-	countedFor = 5 * time.Second
-	// addSlices is the number of parts into which the adds of one second are
-	// divided; one part is taken at a time.
-	addSlices = 4
-	// maxAllowances bounds the number of cached tenants.
-	maxAllowances = 10_000
-	// If a quota cannot be read within this time, it is not enforced.
-	quotaTimeout = 2 * time.Second
+	// maxUses bounds the number of tenants whose use is cached; those that have not
+	// called for idleAfter are forgotten first.
+	maxUses   = 10_000
+	idleAfter = 10 * time.Minute
+	// busyWait is when a call may be tried again that was one too many.
+	busyWait = 100 * time.Millisecond
 )
 
-// quotas enforces the add rate and the number of unfinished tasks of tenants.
+// quotas enforces the quotas of tenants. The methods of nil refuse nothing.
 type quotas struct {
-	store  Quotas
-	log    *slog.Logger
-	events *Events
+	store    Quotas
+	defaults task.Quotas
+	// processes returns the number of processes that share the rates.
+	processes func() int
+	log       *slog.Logger
+	events    *Events
 
 	mu      sync.Mutex
-	tenants map[int32]*allowance
+	tenants map[int32]*tenantUse
 }
 
-// allowance is the cached state of a tenant's quotas. lock has one token.
-type allowance struct {
-	lock chan struct{}
-	// adds were taken from the store and are not used yet.
-	adds int
-	// living is the number of unfinished tasks at countedAt, plus those added
-	// by this process since.
-	living    int64
-	countedAt time.Time
+// tenantUse is what one tenant uses at this process.
+type tenantUse struct {
+	backlog backlog
+	stocks  [task.QuotaBytes + 1]stock // by quota
+
+	mu                 sync.Mutex
+	calls, connections int64
+	rates              *task.Rates // of the tenant at its last call
+	last               time.Time   // when that was
 }
 
 // quotasOf returns nil if there is no store.
@@ -66,102 +71,128 @@ func quotasOf(store Quotas, log *slog.Logger, events *Events) *quotas {
 	if store == nil {
 		return nil
 	}
-	return &quotas{store: store, log: log, events: events, tenants: map[int32]*allowance{}}
+	return &quotas{store: store, processes: func() int { return 1 }, log: log, events: events, tenants: map[int32]*tenantUse{}}
 }
 
-// admit admits all n tasks of the tenant or none, and names the quota that is
-// used up.
-func (q *quotas) admit(ctx context.Context, t *Tenant, n int) error {
-	if q == nil || t.Rates.AddRate == 0 && t.Rates.MaxBacklog == 0 {
-		return nil
-	}
-	a := q.of(t.ID)
-	select {
-	case a.lock <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { <-a.lock }()
-	ctx, cancel := context.WithTimeout(ctx, quotaTimeout)
-	defer cancel()
-	if err := q.backlog(ctx, a, t, n); err != nil {
-		return err
-	}
-	if err := q.rate(ctx, a, t, n); err != nil {
-		return err
-	}
-	a.living += int64(n)
-	return nil
-}
-
-func (q *quotas) of(tenant int32) *allowance {
+// of returns the use of a tenant.
+func (q *quotas) of(tenant int32) *tenantUse {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	a := q.tenants[tenant]
-	if a == nil {
-		if len(q.tenants) >= maxAllowances {
-			clear(q.tenants)
+	u := q.tenants[tenant]
+	if u == nil {
+		if len(q.tenants) >= maxUses {
+			q.forgetIdle()
 		}
-		a = &allowance{lock: make(chan struct{}, 1)}
-		q.tenants[tenant] = a
+		u = &tenantUse{rates: &task.Rates{}, last: time.Now()}
+		q.tenants[tenant] = u
 	}
-	return a
+	return u
 }
 
-// backlog refuses tasks beyond the maximum number of unfinished tasks.
-func (q *quotas) backlog(ctx context.Context, a *allowance, t *Tenant, n int) error {
-	limit := t.Rates.MaxBacklog
-	if limit == 0 {
+// forgetIdle removes the tenants that have not called for a while. The caller holds the lock.
+func (q *quotas) forgetIdle() {
+	for id, u := range q.tenants {
+		if u.idle() {
+			delete(q.tenants, id)
+		}
+	}
+}
+
+func (u *tenantUse) idle() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.calls == 0 && u.connections == 0 && time.Since(u.last) > idleAfter
+}
+
+// admit admits all n tasks, replays or triggers of the tenant or none, and names the quota
+// that is used up.
+func (q *quotas) admit(ctx context.Context, t *Tenant, n int) error {
+	if q == nil {
 		return nil
 	}
-	if now := time.Now(); now.Sub(a.countedAt) >= countedFor {
+	u := q.of(t.ID)
+	limit := t.Rates.Quota(task.QuotaBacklog, q.defaults)
+	if limit > 0 {
+		living, ok, err := u.backlog.reserve(ctx, int64(n), limit, q.processes(), q.living(t))
+		if err != nil {
+			return err
+		}
+		if !ok {
+			q.events.overQuota(t.Name, task.QuotaBacklog, n)
+			return quotaError(task.QuotaBacklog, t.Name, countedFor,
+				fmt.Sprintf("the tenant has %d unfinished tasks and adds %d; the maximum is %d", living, n, limit))
+		}
+	}
+	err := q.rate(ctx, t, u, task.QuotaAdds, n)
+	if err != nil && limit > 0 {
+		u.backlog.release(int64(n))
+	}
+	return err
+}
+
+// notAdded takes back that n tasks were added.
+func (q *quotas) notAdded(t *Tenant, n int) {
+	if q != nil && t.Rates.Quota(task.QuotaBacklog, q.defaults) > 0 {
+		q.of(t.ID).backlog.release(int64(n))
+	}
+}
+
+// living returns a function that counts the unfinished tasks of a tenant.
+func (q *quotas) living(t *Tenant) func(context.Context) (int64, error) {
+	return func(ctx context.Context) (int64, error) {
 		counts, err := q.store.Counts(ctx, t.ID)
 		if err != nil {
 			q.log.WarnContext(ctx, "backlog of the tenant cannot be read; its last known value applies", "tenant", t.Name, "err", err)
-		} else {
-			a.living = 0
-			for _, c := range counts {
-				a.living += c.Scheduled + c.Running
-			}
 		}
-		a.countedAt = now
+		return task.Living(counts), err
 	}
-	if a.living+int64(n) <= limit {
-		return nil
-	}
-	q.events.overQuota(t.Name, "max_backlog", n)
-	return quotaError(task.ReasonQuotaMaxBacklog, t.Name, "max_backlog", countedFor,
-		fmt.Sprintf("the tenant has %d unfinished tasks and adds %d; the maximum is %d", a.living, n, limit))
 }
 
-// rate refuses tasks beyond the add rate.
-func (q *quotas) rate(ctx context.Context, a *allowance, t *Tenant, n int) error {
-	limit := t.Rates.AddRate
+// rate takes n units of a rate, or returns the error for the caller.
+func (q *quotas) rate(ctx context.Context, t *Tenant, u *tenantUse, quota task.Quota, n int) error {
+	r := q.rateOf(t, quota)
+	if r == nil {
+		return nil
+	}
+	wait, ok, err := u.stocks[quota].admit(ctx, *r, n)
+	if err != nil || ok {
+		return err
+	}
+	q.events.overQuota(t.Name, quota, n)
+	return quotaError(quota, t.Name, wait, fmt.Sprintf(rateTexts[quota], r.perSecond))
+}
+
+// rateOf returns a rate of a tenant, or nil if it is not limited.
+func (q *quotas) rateOf(t *Tenant, quota task.Quota) *quotaRate {
+	limit := t.Rates.Quota(quota, q.defaults)
 	if limit == 0 {
 		return nil
 	}
-	if a.adds < n {
-		got, err := q.store.TakeAdds(ctx, t.ID, max(n, int(limit)/addSlices), a.adds)
+	return &quotaRate{perSecond: limit, processes: q.processes(), take: func(ctx context.Context, want int) (task.Tokens, error) {
+		got, err := q.store.TakeQuota(ctx, t.ID, quota, limit, want, 0)
 		if err != nil {
-			q.log.WarnContext(ctx, "add rate of the tenant cannot be read; its tasks are accepted", "tenant", t.Name, "err", err)
-			return nil
+			q.events.quotaAlone(quota)
+			q.log.WarnContext(ctx, "rate of the tenant cannot be read; this process admits its share of it",
+				"tenant", t.Name, "reason", string(quota.Reason()), "err", err)
 		}
-		a.adds = got.Granted
-	}
-	if a.adds < n {
-		wait := time.Duration(math.Ceil(float64(n-a.adds)/float64(limit)*1000)) * time.Millisecond
-		q.events.overQuota(t.Name, "add_rate", n)
-		return quotaError(task.ReasonQuotaAddRate, t.Name, "add_rate", wait, fmt.Sprintf("at most %d tasks can be added per second", limit))
-	}
-	a.adds -= n
-	return nil
+		return got, err
+	}}
+}
+
+var rateTexts = map[task.Quota]string{
+	task.QuotaAdds:     "at most %d tasks can be added per second",
+	task.QuotaReads:    "at most %d tasks, events, dead runs and operations can be read per second",
+	task.QuotaUpdates:  "at most %d changes can be made per second",
+	task.QuotaPreviews: "at most %d instants can be previewed per second",
+	task.QuotaRuns:     "at most %d starts, heartbeats and results can be sent per second",
+	task.QuotaBytes:    "at most %d bytes can be sent and received per second",
 }
 
 // quotaError names the quota, its limit, and when to retry.
-func quotaError(reason task.ErrorReason, tenant, quota string, wait time.Duration, text string) error {
-	return detailed(&errdetails.ErrorInfo{Reason: string(reason), Domain: domain, Metadata: map[string]string{"quota": quota}},
-		fmt.Sprintf("%s: %s; try again in %v", quota, text, wait),
-		&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{Subject: "tenant:" + tenant, Description: quota + ": " + text}}},
+func quotaError(q task.Quota, tenant string, wait time.Duration, text string) error {
+	return detailed(&errdetails.ErrorInfo{Reason: string(q.Reason()), Domain: domain, Metadata: map[string]string{"quota": q.String()}},
+		fmt.Sprintf("%s: %s; try again in %v", q, text, wait),
+		&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{Subject: "tenant:" + tenant, Description: q.String() + ": " + text}}},
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
 }
 
@@ -186,4 +217,97 @@ func (q *quotas) replayedKeys(ctx context.Context, list []*keyedAdd, over error)
 		k.result, k.err = done, err
 	}
 	return nil
+}
+
+// replayedDead does the same for a replay of a dead run.
+func (q *quotas) replayedDead(ctx context.Context, tenant int32, id task.RunID, over error) (task.Replayed, error) {
+	done, known, err := q.store.ReplayedDead(ctx, tenant, id)
+	if err != nil || known {
+		return done, err
+	}
+	return task.Replayed{}, over
+}
+
+// triggered does the same for a trigger.
+func (q *quotas) triggered(ctx context.Context, tenant int32, id task.ID, requestID string, over error) (int64, error) {
+	seq, known, err := q.store.Triggered(ctx, tenant, id, requestID)
+	if err != nil || known {
+		return seq, err
+	}
+	return 0, over
+}
+
+// uses returns the quotas that apply to a tenant, and what it uses of them.
+func (q *quotas) uses(ctx context.Context, t *Tenant) ([]*perceptorv1.QuotaUse, error) {
+	if q == nil {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
+	defer cancel()
+	ahead, err := q.store.QuotasUsed(ctx, t.ID)
+	if err != nil {
+		return nil, err
+	}
+	living, err := q.living(t)(ctx)
+	if err != nil {
+		return nil, err
+	}
+	u := q.of(t.ID)
+	list := make([]*perceptorv1.QuotaUse, len(task.AllQuotas))
+	for i, quota := range task.AllQuotas {
+		limit := t.Rates.Quota(quota, q.defaults)
+		list[i] = &perceptorv1.QuotaUse{Quota: quota.String(), Limit: limit}
+		switch {
+		case quota.IsRate():
+			list[i].Used = int64(math.Ceil(ahead[quota].Seconds() * float64(limit)))
+		case quota == task.QuotaBacklog:
+			list[i].Used = living
+		default:
+			list[i].Used = u.open(quota)
+		}
+	}
+	return list, nil
+}
+
+// open returns the number of calls in progress, or of connections.
+func (u *tenantUse) open(quota task.Quota) int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if quota == task.QuotaConnections {
+		return u.connections
+	}
+	return u.calls
+}
+
+// QuotaUse returns the highest share of a quota that any tenant uses at this process: of a
+// rate within the last second, of the others now.
+func (s *Server) QuotaUse(quota task.Quota) (share float64) {
+	if s.quotas == nil {
+		return 0
+	}
+	s.quotas.mu.Lock()
+	defer s.quotas.mu.Unlock()
+	for _, u := range s.quotas.tenants {
+		share = max(share, u.share(quota, s.quotas.defaults))
+	}
+	return share
+}
+
+func (u *tenantUse) share(quota task.Quota, defaults task.Quotas) float64 {
+	var used int64
+	switch {
+	case quota.IsRate():
+		used = u.stocks[quota].lastSecond(time.Now())
+	case quota == task.QuotaBacklog:
+		used = u.backlog.known()
+	default:
+		used = u.open(quota)
+	}
+	u.mu.Lock()
+	limit := u.rates.Quota(quota, defaults)
+	u.mu.Unlock()
+	if limit == 0 {
+		return 0
+	}
+	return float64(used) / float64(limit)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 // fakeQuotas has fixed numbers of available adds and unfinished tasks.
 type fakeQuotas struct {
+	mu     sync.Mutex
 	adds   int
 	living int64
 	counts int
@@ -25,7 +27,9 @@ type fakeQuotas struct {
 	err    error
 }
 
-func (f *fakeQuotas) TakeAdds(_ context.Context, _ int32, want, unused int) (task.Tokens, error) {
+func (f *fakeQuotas) TakeQuota(_ context.Context, _ int32, _ task.Quota, _ int64, want, unused int) (task.Tokens, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.adds += unused
 	n := min(want, f.adds)
 	f.adds -= n
@@ -35,6 +39,23 @@ func (f *fakeQuotas) TakeAdds(_ context.Context, _ int32, want, unused int) (tas
 func (f *fakeQuotas) Counts(context.Context, int32) ([]task.TypeCounts, error) {
 	f.counts++
 	return []task.TypeCounts{{Counts: task.Counts{Scheduled: f.living - 1, Running: 1, Completed: 99}}}, f.err
+}
+
+func (f *fakeQuotas) QuotasUsed(context.Context, int32) (map[task.Quota]time.Duration, error) {
+	return map[task.Quota]time.Duration{task.QuotaAdds: time.Second / 2}, f.err
+}
+
+func (f *fakeQuotas) ReplayedDead(_ context.Context, _ int32, id task.RunID) (task.Replayed, bool, error) {
+	done, ok := f.known[id.String()]
+	if !ok {
+		return task.Replayed{}, false, nil
+	}
+	return task.Replayed{ID: done.Items[0].ID, Before: true}, true, nil
+}
+
+func (f *fakeQuotas) Triggered(_ context.Context, _ int32, _ task.ID, requestID string) (int64, bool, error) {
+	_, ok := f.known[requestID]
+	return 7, ok, nil
 }
 
 func (f *fakeQuotas) Replay(_ context.Context, r task.AddRequest) (task.AddResult, bool, error) {
@@ -111,7 +132,7 @@ func TestQuotasThatCannotBeReadRefuseNothing(t *testing.T) {
 func TestARepeatedRequestGetsItsFirstAnswerOverAnyQuota(t *testing.T) {
 	first := task.AddResult{Items: []task.AddItem{{ID: 1234}}, Replayed: true}
 	over := map[string]int{}
-	events := &Events{OverQuota: func(_, quota string, n int) { over[quota] += n }}
+	events := &Events{OverQuota: func(_ string, q task.Quota, n int) { over[q.String()] += n }}
 	s := &taskService{
 		store: &fakeTasks{}, events: events,
 		quotas: quotasOf(&fakeQuotas{known: map[string]task.AddResult{"seen": first}}, slog.New(slog.DiscardHandler), events),

@@ -9,7 +9,30 @@ import (
 )
 
 // rateFields are the fields of a tenant that belong to its rates.
-var rateFields = []string{"dispatch_rate", "dispatch_burst", "weight", "add_rate", "max_backlog", "paused", "paused_kinds", "kind_caps"}
+var rateFields = func() []string {
+	fields := []string{"dispatch_rate", "dispatch_burst", "weight", "add_rate", "max_backlog", "paused", "paused_kinds", "kind_caps"}
+	for _, f := range quotaFields {
+		fields = append(fields, f.quota.String())
+	}
+	return fields
+}()
+
+// A quotaField is a field of a tenant that sets one of [task.Rates.Quotas].
+type quotaField struct {
+	quota task.Quota
+	get   func(*perceptorv1.Tenant) int64
+	put   func(*perceptorv1.Tenant, int64)
+}
+
+var quotaFields = []quotaField{
+	{task.QuotaReads, func(t *perceptorv1.Tenant) int64 { return int64(t.ReadRate) }, func(t *perceptorv1.Tenant, n int64) { t.ReadRate = int32(n) }},
+	{task.QuotaUpdates, func(t *perceptorv1.Tenant) int64 { return int64(t.UpdateRate) }, func(t *perceptorv1.Tenant, n int64) { t.UpdateRate = int32(n) }},
+	{task.QuotaPreviews, func(t *perceptorv1.Tenant) int64 { return int64(t.PreviewRate) }, func(t *perceptorv1.Tenant, n int64) { t.PreviewRate = int32(n) }},
+	{task.QuotaRuns, func(t *perceptorv1.Tenant) int64 { return int64(t.RunRate) }, func(t *perceptorv1.Tenant, n int64) { t.RunRate = int32(n) }},
+	{task.QuotaBytes, func(t *perceptorv1.Tenant) int64 { return t.ByteRate }, func(t *perceptorv1.Tenant, n int64) { t.ByteRate = n }},
+	{task.QuotaCalls, func(t *perceptorv1.Tenant) int64 { return int64(t.MaxCalls) }, func(t *perceptorv1.Tenant, n int64) { t.MaxCalls = int32(n) }},
+	{task.QuotaConnections, func(t *perceptorv1.Tenant) int64 { return int64(t.MaxConnections) }, func(t *perceptorv1.Tenant, n int64) { t.MaxConnections = int32(n) }},
+}
 
 // rates reads the rates of a tenant.
 func (r *reader) rates(t *perceptorv1.Tenant) task.Rates {
@@ -21,17 +44,40 @@ func (r *reader) rates(t *perceptorv1.Tenant) task.Rates {
 	within("dispatch_rate", int64(t.DispatchRate), task.MaxRate)
 	within("dispatch_burst", int64(t.DispatchBurst), task.MaxBurst)
 	within("weight", int64(t.Weight), task.MaxWeight)
-	within("add_rate", int64(t.AddRate), task.MaxRate)
-	within("max_backlog", t.MaxBacklog, task.MaxBacklog)
+	quotas := r.tenantQuotas(t)
 	r.pausedKinds(t.PausedKinds)
 	r.kindCaps(t.KindCaps)
 	rates := task.Rates{
 		DispatchRate: t.DispatchRate, DispatchBurst: t.DispatchBurst, Weight: t.Weight, AddRate: t.AddRate,
 		MaxBacklog: t.MaxBacklog, Paused: t.Paused, PausedKinds: slices.Clone(t.PausedKinds), KindCaps: t.KindCaps,
+		Quotas: quotas,
 	}
 	slices.Sort(rates.PausedKinds)
 	rates.PausedKinds = slices.Compact(rates.PausedKinds)
 	return rates
+}
+
+// tenantQuotas checks the quotas of a tenant. It returns those of [task.Rates.Quotas].
+func (r *reader) tenantQuotas(t *perceptorv1.Tenant) task.Quotas {
+	check := func(q task.Quota, n int64) {
+		if n < task.NoLimit || n > q.Most() {
+			r.fault(q.String(), "%d is neither -1 nor between 0 and %d", n, q.Most())
+		}
+	}
+	check(task.QuotaAdds, int64(t.AddRate))
+	check(task.QuotaBacklog, t.MaxBacklog)
+	var quotas task.Quotas
+	for _, f := range quotaFields {
+		n := f.get(t)
+		check(f.quota, n)
+		if n != 0 {
+			if quotas == nil {
+				quotas = task.Quotas{}
+			}
+			quotas[f.quota] = n
+		}
+	}
+	return quotas
 }
 
 func (r *reader) pausedKinds(kinds []string) {
@@ -83,9 +129,24 @@ func changeRates(c *task.RatesChange, field string, to *task.Rates) bool {
 	case "kind_caps":
 		c.KindCaps = &to.KindCaps
 	default:
-		return false
+		return changeQuota(c, field, to)
 	}
 	return true
+}
+
+// changeQuota stores the new value of a quota. It reports whether the field is one.
+func changeQuota(c *task.RatesChange, field string, to *task.Rates) bool {
+	for _, f := range quotaFields {
+		if f.quota.String() != field {
+			continue
+		}
+		if c.Quotas == nil {
+			c.Quotas = &task.Quotas{}
+		}
+		(*c.Quotas)[f.quota] = to.Quotas[f.quota]
+		return true
+	}
+	return false
 }
 
 func (s *adminService) PauseTenant(ctx context.Context, r *perceptorv1.PauseTenantRequest) (*perceptorv1.Tenant, error) {

@@ -48,6 +48,8 @@ type Config struct {
 	// MaxStreams is the maximum number of concurrent calls of one gRPC
 	// connection. Default: 1000.
 	MaxStreams uint32
+	// Quotas are the quotas of tenants that have none of their own.
+	Quotas task.Quotas
 	// MaxScan is the maximum number of tasks that a filtered listing may read.
 	// Default: 1,000,000.
 	MaxScan int64
@@ -117,6 +119,7 @@ type Server struct {
 
 	bearers     *bearers
 	revocations Revocations
+	quotas      *quotas // nil: none is enforced
 }
 
 // New returns a server that does not serve yet. It fails if the configuration
@@ -132,8 +135,15 @@ func New(c Config, d Deps) (*Server, error) {
 	in := newIntake(c.ReceiveTimeout, int64(c.MaxRequestBytes))
 	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c, in)...), health: newHealth()}
 	s.limitConnections()
+	s.quotas = quotasOf(d.Quotas, c.Log, &s.config.Events)
+	if s.quotas != nil {
+		s.quotas.defaults = c.Quotas
+		if d.Processes != nil {
+			s.quotas.processes = d.Processes
+		}
+	}
 	g := &gate{
-		bearers: newBearers(d.Auth), certificates: d.Certificates, inspections: d.Inspections, tenants: d.Admin,
+		bearers: newBearers(d.Auth), certificates: d.Certificates, inspections: d.Inspections, tenants: d.Admin, quotas: s.quotas,
 		auditor: auditor{log: d.Audit, deps: &d},
 		log:     c.Log, events: &s.config.Events,
 		timeout: c.CallTimeout, calls: share.NewPool[int32](int64(c.MaxCalls), 0), intake: in, methods: map[string]method{},
@@ -141,11 +151,11 @@ func New(c Config, d Deps) (*Server, error) {
 	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
 	changes := newSettings()
 	err := errors.Join(
-		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, quotas: quotasOf(d.Quotas, c.Log, g.events), tenants: d.Admin, settings: changes, limits: c.Limits, events: g.events, maxScan: c.MaxScan}),
+		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, quotas: s.quotas, tenants: d.Admin, settings: changes, limits: c.Limits, events: g.events, maxScan: c.MaxScan}),
 		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
-		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead}),
+		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead, quotas: s.quotas}),
 		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),
-		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, settings: changes, log: c.Log}),
+		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, settings: changes, quotas: s.quotas, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.ClockService_ServiceDesc, &clockService{clock: d.Clock, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AuditService_ServiceDesc, &auditService{log: d.Audit, admin: d.Admin}),
@@ -209,6 +219,7 @@ func newHTTP(c *Config, handler http.Handler) *http.Server {
 		ReadTimeout:       c.CallTimeout,
 		WriteTimeout:      2 * c.CallTimeout,
 		IdleTimeout:       2 * time.Minute,
+		ConnContext:       withConnection,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
@@ -233,8 +244,9 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		})
 	}
-	serve("gRPC", s.config.GRPC, s.grpc.Serve)
+	serve("gRPC", connections{s.config.GRPC}, s.grpc.Serve)
 	if l := s.config.HTTP; l != nil {
+		l = connections{l}
 		if s.config.TLS != nil {
 			l = tls.NewListener(l, withHTTP(s.config.TLS))
 		}

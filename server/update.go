@@ -266,12 +266,23 @@ func (s *taskService) TriggerTask(ctx context.Context, r *perceptorv1.TriggerTas
 	if faults := present(idFault("id", r.Id), requestIDFault(r.RequestId)); len(faults) > 0 {
 		return nil, invalid(faults)
 	}
-	seq, replayed, err := s.store.Trigger(ctx, tenantOf(ctx).ID, task.ID(r.Id), r.RequestId)
+	seq, replayed, err := s.trigger(ctx, tenantOf(ctx), task.ID(r.Id), r.RequestId)
 	if err != nil {
 		return nil, noTask(err)
 	}
 	run := task.RunID{Task: task.ID(r.Id), Seq: seq}
 	return &perceptorv1.TriggerTaskResponse{RunId: run.String(), Seq: seq, Replayed: replayed}, nil
+}
+
+// trigger opens a run within the tenant's quotas, or returns the run that an earlier call has
+// opened.
+func (s *taskService) trigger(ctx context.Context, t *Tenant, id task.ID, requestID string) (seq int64, replayed bool, err error) {
+	if over := s.quotas.admit(ctx, t, 1); over != nil {
+		seq, err = s.quotas.triggered(ctx, t.ID, id, requestID, over)
+		return seq, err == nil, err
+	}
+	defer s.quotas.notAdded(t, 1) // it is a run of a task that is counted
+	return s.store.Trigger(ctx, t.ID, id, requestID)
 }
 
 // fieldOf names a task of a batch.

@@ -38,3 +38,11 @@ type TypeCounts struct {
 	Type   Type
 	Counts
 }
+
+// Living returns the number of unfinished tasks.
+func Living(counts []TypeCounts) (n int64) {
+	for i := range counts {
+		n += counts[i].Scheduled + counts[i].Running
+	}
+	return n
+}

@@ -15,8 +15,8 @@ const (
 	MaxKindCap   = 100_000       // open runs
 )
 
-// Rates are the limits and the weight of a tenant. The zero value has no limit and a
-// weight of 1.
+// Rates are the limits and the weight of a tenant. The zero value has no limit on runs, the
+// default quotas, and a weight of 1.
 type Rates struct {
 	// DispatchRate is the most runs per second that all dispatchers together claim. 0
 	// means no limit. Redeliveries do not count.
@@ -26,10 +26,12 @@ type Rates struct {
 	DispatchBurst int32 `json:"dispatch_burst,omitempty"`
 	// Weight is the share of the tenant relative to other backlogged tenants. 0 means 1.
 	Weight int32 `json:"weight,omitempty"`
-	// AddRate is the most tasks that may be added per second. 0 means no limit.
-	AddRate int32 `json:"add_rate,omitempty"`
-	// MaxBacklog is the most unfinished tasks. 0 means no limit.
+	// AddRate is [QuotaAdds] and MaxBacklog is [QuotaBacklog]. As in Quotas, 0 means the
+	// default of the installation and [NoLimit] no limit.
+	AddRate    int32 `json:"add_rate,omitempty"`
 	MaxBacklog int64 `json:"max_backlog,omitempty"`
+	// Quotas are the other quotas that the tenant has of its own.
+	Quotas Quotas `json:"quotas,omitempty"`
 	// Paused is true if no new run may be claimed.
 	Paused bool `json:"paused,omitempty"`
 	// Deleting is true while the tenant is being deleted. Its tokens are refused, and
@@ -62,7 +64,7 @@ func (r *Rates) NeedsFlow() bool {
 // Clone returns a deep copy.
 func (r *Rates) Clone() Rates {
 	c := *r
-	c.PausedKinds, c.KindCaps = slices.Clone(r.PausedKinds), maps.Clone(r.KindCaps)
+	c.PausedKinds, c.KindCaps, c.Quotas = slices.Clone(r.PausedKinds), maps.Clone(r.KindCaps), maps.Clone(r.Quotas)
 	return c
 }
 
@@ -70,9 +72,11 @@ func (r *Rates) Clone() Rates {
 type RatesChange struct {
 	DispatchRate, DispatchBurst, Weight, AddRate *int32
 	MaxBacklog                                   *int64
-	Paused, Deleting                             *bool
-	PausedKinds                                  *[]string
-	KindCaps                                     *map[string]int32
+	// Quotas are new values of the quotas that Rates.Quotas has.
+	Quotas           *Quotas
+	Paused, Deleting *bool
+	PausedKinds      *[]string
+	KindCaps         *map[string]int32
 	// PauseKind, if not empty, is added to PausedKinds. ResumeKind, if not empty, is
 	// removed from it.
 	PauseKind, ResumeKind string
@@ -88,6 +92,7 @@ func (c *RatesChange) Apply(r *Rates) {
 	set(&r.Weight, c.Weight)
 	set(&r.AddRate, c.AddRate)
 	set(&r.MaxBacklog, c.MaxBacklog)
+	r.setQuotas(c.Quotas)
 	set(&r.Paused, c.Paused)
 	set(&r.Deleting, c.Deleting)
 	if r.Deleting {
@@ -101,6 +106,19 @@ func (c *RatesChange) Apply(r *Rates) {
 	r.PausedKinds = slices.DeleteFunc(slices.Clone(r.PausedKinds), func(k string) bool { return k == c.ResumeKind })
 	slices.Sort(r.PausedKinds)
 	r.PausedKinds = slices.Compact(r.PausedKinds)
+}
+
+// setQuotas sets the quotas that have a new value. 0 brings the default back.
+func (r *Rates) setQuotas(to *Quotas) {
+	if to == nil {
+		return
+	}
+	r.Quotas = maps.Clone(r.Quotas)
+	if r.Quotas == nil {
+		r.Quotas = Quotas{}
+	}
+	maps.Copy(r.Quotas, *to)
+	maps.DeleteFunc(r.Quotas, func(_ Quota, limit int64) bool { return limit == 0 })
 }
 
 func set[T any](field, value *T) {

@@ -68,6 +68,13 @@ const (
 	ReasonTenantBusy         ErrorReason = "TENANT_BUSY"
 	ReasonTooManyChanges     ErrorReason = "TOO_MANY_CHANGES"
 	ReasonTooManyUnknownRuns ErrorReason = "TOO_MANY_UNKNOWN_RUNS"
+	ReasonQuotaReadRate      ErrorReason = "QUOTA_READ_RATE"
+	ReasonQuotaUpdateRate    ErrorReason = "QUOTA_UPDATE_RATE"
+	ReasonQuotaPreviewRate   ErrorReason = "QUOTA_PREVIEW_RATE"
+	ReasonQuotaRunRate       ErrorReason = "QUOTA_RUN_RATE"
+	ReasonQuotaByteRate      ErrorReason = "QUOTA_BYTE_RATE"
+	ReasonQuotaCalls         ErrorReason = "QUOTA_MAX_CALLS"
+	ReasonQuotaConnections   ErrorReason = "QUOTA_MAX_CONNECTIONS"
 )
 
 // Reasons about the installation.
@@ -120,7 +127,8 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 		FailedPrecondition: {ReasonTaskFinished, ReasonTaskNotFinished, ReasonTaskNotScheduled, ReasonTaskStarted, ReasonRunOpen,
 			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonTooManyKeys, ReasonTokenEnded, ReasonTooManyTokens, ReasonNoAssignment,
 			ReasonNoVirtualClock, ReasonClockStuck},
-		ResourceExhausted: {ReasonTooManyOperations, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonDatabaseBusy,
+		ResourceExhausted: {ReasonTooManyOperations, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonQuotaReadRate, ReasonQuotaUpdateRate,
+			ReasonQuotaPreviewRate, ReasonQuotaRunRate, ReasonQuotaByteRate, ReasonQuotaCalls, ReasonQuotaConnections, ReasonDatabaseBusy,
 			ReasonTenantBusy, ReasonTooManyChanges, ReasonTooManyUnknownRuns, ReasonTooManyBadTokens},
 		DeadlineExceeded: {ReasonRequestSlow},
 		Unavailable: {ReasonTaskBusy, ReasonNewerProgram, ReasonDatabaseUnavailable, ReasonDatabaseStalled, ReasonKafkaUnavailable,

@@ -20,15 +20,45 @@ type rateSettings struct {
 	dispatch, burst, weight, add int32
 	backlog                      int64
 	caps                         string
+	quotas                       []quotaFlag
 }
+
+// A quotaFlag is the flag of one quota of the calls of a tenant.
+type quotaFlag struct {
+	name, usage string
+	put         func(t *perceptorv1.Tenant, n int64)
+	get         func(t *perceptorv1.Tenant) int64
+	value       int64
+}
+
+// quotaFlags returns the flags of the quotas besides --add-rate and --max-backlog.
+func quotaFlags() []quotaFlag {
+	type tenant = perceptorv1.Tenant
+	return []quotaFlag{
+		{name: "read-rate", usage: "most tasks, events and dead runs read per second", put: func(t *tenant, n int64) { t.ReadRate = int32(n) }, get: func(t *tenant) int64 { return int64(t.ReadRate) }},
+		{name: "update-rate", usage: "most changes of tasks, kinds and operations per second", put: func(t *tenant, n int64) { t.UpdateRate = int32(n) }, get: func(t *tenant) int64 { return int64(t.UpdateRate) }},
+		{name: "preview-rate", usage: "most instants previewed per second", put: func(t *tenant, n int64) { t.PreviewRate = int32(n) }, get: func(t *tenant) int64 { return int64(t.PreviewRate) }},
+		{name: "run-rate", usage: "most starts, heartbeats and results of runs per second", put: func(t *tenant, n int64) { t.RunRate = int32(n) }, get: func(t *tenant) int64 { return int64(t.RunRate) }},
+		{name: "byte-rate", usage: "most bytes of requests and answers per second", put: func(t *tenant, n int64) { t.ByteRate = n }, get: func(t *tenant) int64 { return t.ByteRate }},
+		{name: "max-calls", usage: "most calls in progress at one taskd", put: func(t *tenant, n int64) { t.MaxCalls = int32(n) }, get: func(t *tenant) int64 { return int64(t.MaxCalls) }},
+		{name: "max-connections", usage: "most connections to one taskd", put: func(t *tenant, n int64) { t.MaxConnections = int32(n) }, get: func(t *tenant) int64 { return int64(t.MaxConnections) }},
+	}
+}
+
+// quotaValues are the special values of quotas.
+const quotaValues = "; 0 for the default of the installation, -1 for no limit"
 
 func (s *rateSettings) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Int32Var(&s.dispatch, "dispatch-rate", 0, "most runs per second; 0 for no limit")
 	f.Int32Var(&s.burst, "dispatch-burst", 0, "most runs at once after a pause (default: those of one second)")
 	f.Int32Var(&s.weight, "weight", 1, "share relative to other backlogged tenants, 1 to 1000")
-	f.Int32Var(&s.add, "add-rate", 0, "most tasks added per second; 0 for no limit")
-	f.Int64Var(&s.backlog, "max-backlog", 0, "most living tasks; 0 for no limit")
+	f.Int32Var(&s.add, "add-rate", 0, "most tasks added, replayed and triggered per second"+quotaValues)
+	f.Int64Var(&s.backlog, "max-backlog", 0, "most unfinished tasks"+quotaValues)
+	s.quotas = quotaFlags()
+	for i := range s.quotas {
+		f.Int64Var(&s.quotas[i].value, s.quotas[i].name, 0, s.quotas[i].usage+quotaValues)
+	}
 	f.StringVar(&s.caps, "kind-caps", "", "most open runs of each kind, such as mail=10,report=2; replaces all caps; \"\" for none")
 }
 
@@ -38,17 +68,25 @@ func (s *rateSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields [
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range []struct {
+	type flag struct {
 		name string
 		put  func()
-	}{
+	}
+	all := []flag{
 		{"dispatch-rate", func() { t.DispatchRate = s.dispatch }},
 		{"dispatch-burst", func() { t.DispatchBurst = s.burst }},
 		{"weight", func() { t.Weight = s.weight }},
 		{"add-rate", func() { t.AddRate = s.add }},
 		{"max-backlog", func() { t.MaxBacklog = s.backlog }},
 		{"kind-caps", func() { t.KindCaps = caps }},
-	} {
+	}
+	for _, q := range s.quotas {
+		if q.value != int64(int32(q.value)) && q.name != "byte-rate" {
+			return nil, cli.Usagef("--%s: %d is too large", q.name, q.value)
+		}
+		all = append(all, flag{q.name, func() { q.put(t, q.value) }})
+	}
+	for _, f := range all {
 		if cmd.Flags().Changed(f.name) {
 			f.put()
 			fields = append(fields, strings.ReplaceAll(f.name, "-", "_"))
@@ -106,6 +144,19 @@ func (c *ctl) tenantPause(pause bool) *cobra.Command {
 	}
 }
 
+// quotaTable shows the quotas that apply to a tenant, and what it uses of them.
+func quotaTable(t *perceptorv1.Tenant) *table {
+	out := &table{head: []string{"QUOTA", "LIMIT", "USED"}}
+	for _, q := range t.QuotaUse {
+		limit := "-"
+		if q.Limit > 0 {
+			limit = strconv.FormatInt(q.Limit, 10)
+		}
+		out.add(q.Quota, limit, strconv.FormatInt(q.Used, 10))
+	}
+	return out
+}
+
 // ratesCell says what is not as it is for everybody.
 func ratesCell(t *perceptorv1.Tenant) string {
 	var said []string
@@ -118,8 +169,15 @@ func ratesCell(t *perceptorv1.Tenant) string {
 	say(t.DispatchRate > 0, "dispatch %d/s", t.DispatchRate)
 	say(t.DispatchBurst > 0, "burst %d", t.DispatchBurst)
 	say(t.Weight > 1, "weight %d", t.Weight)
-	say(t.AddRate > 0, "add %d/s", t.AddRate)
-	say(t.MaxBacklog > 0, "backlog %d", t.MaxBacklog)
+	quota := func(name string, n int64) {
+		say(n > 0, "%s %d", name, n)
+		say(n < 0, "%s unlimited", name)
+	}
+	quota("add-rate", int64(t.AddRate))
+	quota("max-backlog", t.MaxBacklog)
+	for _, q := range quotaFlags() {
+		quota(q.name, q.get(t))
+	}
 	for _, k := range t.PausedKinds {
 		say(true, "%s paused", k)
 	}

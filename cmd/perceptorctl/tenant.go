@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -56,7 +57,7 @@ func (c *ctl) tenantUpdate() *cobra.Command {
 	s := &tenantSettings{}
 	cmd := &cobra.Command{
 		Use: "update NAME", Short: "Change the settings of a tenant; claims obey them at once, adds within 5 s", Args: cobra.ExactArgs(1),
-		Example: "  perceptorctl tenant update acme --history all\n  perceptorctl tenant update acme --weight 10 --max-backlog 0",
+		Example: "  perceptorctl tenant update acme --history all\n  perceptorctl tenant update acme --weight 10 --max-backlog -1",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t := &perceptorv1.Tenant{}
 			fields, err := s.read(cmd, t)
@@ -106,14 +107,18 @@ func (c *ctl) tenantCreate() *cobra.Command {
 
 func (c *ctl) tenantGet() *cobra.Command {
 	return &cobra.Command{
-		Use: "get NAME", Short: "Show a tenant", Args: cobra.ExactArgs(1),
+		Use: "get NAME", Short: "Show a tenant, its quotas and what it uses of them", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				t, err := perceptorv1.NewAdminServiceClient(conn).GetTenant(ctx, &perceptorv1.GetTenantRequest{Name: args[0]})
 				if err != nil {
 					return err
 				}
-				return c.show(cmd, t, func() *table { return tenantTable(t) })
+				if err := c.show(cmd, t, func() *table { return tenantTable(t) }); err != nil || c.output == "json" || len(t.QuotaUse) == 0 {
+					return err
+				}
+				fmt.Fprintln(cmd.OutOrStdout())
+				return quotaTable(t).write(cmd.OutOrStdout())
 			})
 		},
 	}

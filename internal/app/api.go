@@ -59,6 +59,7 @@ type API struct {
 	names     *names
 	missed    *missedMeter
 	audit     *auditLog
+	presence  *presence
 	hinter    *dispatch.Hinter
 	server    *server.Server
 }
@@ -102,6 +103,7 @@ func (a *API) join(ctx context.Context) (err error) {
 		a.hinter = dispatch.NewHinter(owners{func(ctx context.Context, d int) ([]shards.ItemOwner, error) { return a.shards.Owners(ctx, d) }})
 		hint = a.hinter.Hint
 	}
+	a.presence = newPresence(a.control, a.o.Log)
 	a.levels = newLevels(a.control, a.o.Log)
 	conf := a.o.shardsConfig()
 	conf.History, conf.Due, conf.Missed = a.levels.of, hint, a.missed.record
@@ -129,10 +131,15 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	a.server, err = server.New(server.Config{
 		GRPC: countClearText(a.o.GRPC, tls, refused), HTTP: countClearText(a.o.HTTP, tls, refused), TLS: tls, Log: a.o.Log,
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout, RecordRetention: a.o.Config.Kafka.Retention},
+		Quotas:          a.o.quotas(),
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxConnections: c.MaxConnections, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),
-	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Inspections: a.audit.inspected})
-	return err
+	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Inspections: a.audit.inspected})
+	if err != nil {
+		return err
+	}
+	metrics.Quotas(a.presence.processes, a.server.QuotaUse)
+	return nil
 }
 
 // delivery returns where listeners find a tenant's runs.
@@ -151,6 +158,7 @@ func apiEvents(m *telemetry.API) server.Events {
 		Refused:      m.Refused,
 		OverQuota:    m.OverQuota,
 		Limited:      m.Limited,
+		QuotaAlone:   m.QuotaAlone,
 		LoginRefused: m.LoginRefused,
 		Replied:      func(tenant, op string, c task.Code, n int) { m.Replied(tenant, op, c.String(), n) },
 	}
@@ -183,7 +191,7 @@ func (a *API) Checks() []telemetry.Check {
 // the grace period and returns nil.
 func (a *API) Run(ctx context.Context) error {
 	defer a.close()
-	others := []Part{a.shards.Run, a.control.Run, a.levels.run, a.missed.run, a.audit.recorder.Run}
+	others := []Part{a.shards.Run, a.control.Run, a.levels.run, a.missed.run, a.audit.recorder.Run, a.presence.run}
 	if a.hinter != nil {
 		others = append(others, a.hinter.Run)
 	}

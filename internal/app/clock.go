@@ -53,7 +53,7 @@ func (o *Options) byClock(c dispatch.Config) dispatch.Config {
 // clock, group commits follow each other without a delay.
 func (o *Options) shardsConfig() shards.Config {
 	c := shards.Config{
-		Horizon: o.Config.Far.Within(), CatchUpInterval: o.Config.Tasks.CatchUpInterval, DeadRetention: o.Config.Tasks.DeadRetention,
+		Quotas: o.quotas(), Horizon: o.Config.Far.Within(), CatchUpInterval: o.Config.Tasks.CatchUpInterval, DeadRetention: o.Config.Tasks.DeadRetention,
 		Log: o.Log,
 	}
 	if o.VirtualClock {

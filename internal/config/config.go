@@ -22,6 +22,7 @@ type Config struct {
 	Ops          Ops           `key:"ops" doc:"The HTTP server for operators: /healthz, /readyz, /metrics."`
 	Postgres     Postgres      `key:"postgres" doc:"The servers of the 16 logical databases."`
 	Tasks        Tasks         `key:"tasks" doc:"Rules for the tasks of all tenants. Give taskd and dispatchers the same values."`
+	Quotas       Quotas        `key:"quotas" doc:"What the calls of a tenant may use unless the tenant has a quota of its own; 0 means no limit. Rates are over all taskd processes. Give taskd and dispatchers the same values. They do not apply while the installation has a virtual clock."`
 	Far          Far           `key:"far" doc:"The far tier: tasks that are due beyond a horizon. Give taskd and dispatchers the same values."`
 	Kafka        Kafka         `key:"kafka" doc:"The cluster to which runs are published."`
 	ZooKeeper    ZooKeeper     `key:"zookeeper" doc:"The ensemble through which dispatchers agree on the owner of each shard."`
@@ -69,6 +70,19 @@ type Server struct {
 type Tasks struct {
 	CatchUpInterval time.Duration `key:"catch_up_interval" default:"100ms" doc:"The catch-up interval: the least time between two missed instants of a task that FIRE_ALL fires; 1ms to 1h."`
 	DeadRetention   time.Duration `key:"dead_retention" default:"720h" doc:"How long dead runs are kept, even when the retention of their task is shorter; 1h to 87600h."`
+}
+
+// Quotas holds the quotas of tenants that have none of their own.
+type Quotas struct {
+	AddRate        int `key:"add_rate" default:"20000" doc:"Tasks added, dead runs replayed and runs triggered per second."`
+	ReadRate       int `key:"read_rate" default:"10000" doc:"Tasks, events, dead runs and operations read per second."`
+	UpdateRate     int `key:"update_rate" default:"5000" doc:"Changes of tasks, kinds and operations per second."`
+	PreviewRate    int `key:"preview_rate" default:"10000" doc:"Instants previewed per second."`
+	RunRate        int `key:"run_rate" default:"100000" doc:"Starts, checks, heartbeats, hand-backs and results of runs per second."`
+	ByteRate       int `key:"byte_rate" default:"134217728" doc:"Bytes of requests and answers per second."`
+	MaxBacklog     int `key:"max_backlog" default:"50000000" doc:"Unfinished tasks."`
+	MaxCalls       int `key:"max_calls" default:"1000" doc:"Calls in progress at one taskd."`
+	MaxConnections int `key:"max_connections" default:"500" doc:"Connections to one taskd."`
 }
 
 // Far configures the far tier.

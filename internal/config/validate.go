@@ -31,6 +31,7 @@ func (c *Config) Validate(needs Need) error {
 	v.oneOf("log.format", c.Log.Format, "json", "text")
 	c.Postgres.validate(v, needs&NeedPostgres != 0)
 	c.Tasks.validate(v)
+	c.Quotas.validate(v)
 	c.Far.validate(v)
 	c.Kafka.validate(v, needs&NeedKafka != 0)
 	c.ZooKeeper.validate(v, needs&NeedZooKeeper != 0)
@@ -65,6 +66,19 @@ func (c *Postgres) validate(v *validator, needed bool) {
 func (c *Tasks) validate(v *validator) {
 	v.within("tasks.catch_up_interval", c.CatchUpInterval, time.Millisecond, time.Hour)
 	v.within("tasks.dead_retention", c.DeadRetention, time.Hour, 87_600*time.Hour)
+}
+
+func (c *Quotas) validate(v *validator) {
+	const most = 1_000_000
+	v.between("quotas.add_rate", c.AddRate, 0, most)
+	v.between("quotas.read_rate", c.ReadRate, 0, most)
+	v.between("quotas.update_rate", c.UpdateRate, 0, most)
+	v.between("quotas.preview_rate", c.PreviewRate, 0, most)
+	v.between("quotas.run_rate", c.RunRate, 0, most)
+	v.between("quotas.byte_rate", c.ByteRate, 0, 1_000_000_000_000)
+	v.between("quotas.max_backlog", c.MaxBacklog, 0, 1_000_000_000)
+	v.between("quotas.max_calls", c.MaxCalls, 0, most)
+	v.between("quotas.max_connections", c.MaxConnections, 0, most)
 }
 
 func (f *Far) validate(v *validator) {

@@ -2,9 +2,12 @@ package telemetry
 
 import (
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/perceptor/perceptor/task"
 )
 
 // API holds the metrics of taskd. Its methods may be called concurrently.
@@ -13,6 +16,9 @@ type API struct {
 	replies, dead, missed     *prometheus.CounterVec
 	logins, limited           *prometheus.CounterVec
 	calls                     *prometheus.HistogramVec
+	callsOver, alone          *prometheus.CounterVec
+	overTenants               firstNames
+	registry                  prometheus.Registerer
 }
 
 // NewAPI registers the metrics of taskd.
@@ -20,14 +26,17 @@ func NewAPI(r prometheus.Registerer) *API {
 	m := &API{
 		added:     counters("tasks_added_total", "Tasks stored; repeated requests are not counted.", "tenant", "type"),
 		refused:   counters("tasks_refused_total", "Tasks refused because they break a rule.", "tenant"),
-		overQuota: counters("tasks_over_quota_total", "Tasks refused because they exceed a quota of their tenant.", "tenant", "quota"),
+		overQuota: counters("tasks_over_quota_total", "Tasks, replays and triggers refused because they exceed a quota of their tenant. The first 100 tenants have their names, all others are (other).", "tenant", "quota"),
 		replies:   counters("run_replies_total", "Answers to calls of listeners about runs; op is start, heartbeat, report or hand_back.", "tenant", "op", "code"),
 		limited:   counters("calls_limited_total", "Calls and connections refused because their tenant or their address has used up its share; limit is the reason of the answer, or CONNECTIONS.", "limit"),
 		dead:      counters("runs_dead_reported_total", "Runs that became dead by a reported result.", "reason"),
+		callsOver: counters("calls_over_quota_total", "Calls refused because they exceed a quota of their tenant, besides add_rate and max_backlog. The first 100 tenants have their names, all others are (other).", "tenant", "quota"),
+		alone:     counters("quota_buckets_unanswered_total", "Times that a rate of a tenant could not be read, so that this process admitted its share of it.", "quota"),
 		logins:    counters("logins_refused_total", "Credentials that were refused, by reason; docs/security.md explains the reasons.", "reason"),
+		registry:  r,
 		calls:     histograms("call_duration_seconds", "Duration of API calls.", latencyBuckets, "method", "code"),
 	}
-	r.MustRegister(m.added, m.refused, m.overQuota, m.limited, m.replies, m.dead, m.logins, m.calls)
+	r.MustRegister(m.added, m.refused, m.overQuota, m.limited, m.replies, m.dead, m.logins, m.calls, m.callsOver, m.alone)
 	m.missed = missed(r)
 	return m
 }
@@ -62,9 +71,69 @@ func (m *API) Added(tenant, taskType string, n int) {
 // Refused counts n tasks that break a rule.
 func (m *API) Refused(tenant string, n int) { m.refused.WithLabelValues(tenant).Add(float64(n)) }
 
-// OverQuota counts n tasks that exceed a quota.
-func (m *API) OverQuota(tenant, quota string, n int) {
-	m.overQuota.WithLabelValues(tenant, quota).Add(float64(n))
+// OverQuota counts n tasks that exceed a quota, or a call that does.
+func (m *API) OverQuota(tenant string, q task.Quota, n int) {
+	over := m.callsOver
+	if q == task.QuotaAdds || q == task.QuotaBacklog {
+		over = m.overQuota
+	}
+	over.WithLabelValues(m.overTenants.label(tenant), q.String()).Add(float64(n))
+}
+
+// QuotaAlone counts a rate that could not be read.
+func (m *API) QuotaAlone(q task.Quota) { m.alone.WithLabelValues(q.String()).Inc() }
+
+// Quotas registers the number of processes that share the rates of tenants, and the highest
+// share of each quota that a tenant uses.
+func (m *API) Quotas(processes func() int, use func(task.Quota) float64) {
+	m.registry.MustRegister(gaugeFunc("taskd_processes", "Processes of taskd that this one knows, including itself.", func() float64 { return float64(processes()) }))
+	m.registry.MustRegister(&quotaUse{
+		desc: prometheus.NewDesc(prefix+"quota_use_ratio", "Highest share of a quota that any tenant uses at this process; of a rate within the last second.", []string{"quota"}, nil),
+		use:  use,
+	})
+}
+
+// quotaUse collects the use of quotas.
+type quotaUse struct {
+	desc *prometheus.Desc
+	use  func(task.Quota) float64
+}
+
+// Describe implements [prometheus.Collector].
+func (u *quotaUse) Describe(ch chan<- *prometheus.Desc) { ch <- u.desc }
+
+// Collect implements [prometheus.Collector].
+func (u *quotaUse) Collect(ch chan<- prometheus.Metric) {
+	for _, q := range task.AllQuotas {
+		ch <- prometheus.MustNewConstMetric(u.desc, prometheus.GaugeValue, u.use(q), q.String())
+	}
+}
+
+// firstNames bounds the values of a label that callers can add to. The zero value is empty.
+type firstNames struct {
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+const (
+	maxNames  = 100
+	otherName = "(other)"
+)
+
+// label returns the name, or otherName if maxNames others came first.
+func (f *firstNames) label(name string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.seen[name]:
+		return name
+	case len(f.seen) >= maxNames:
+		return otherName
+	case f.seen == nil:
+		f.seen = map[string]bool{}
+	}
+	f.seen[name] = true
+	return name
 }
 
 // Limited counts a call or a connection that a limit has refused.

@@ -69,10 +69,21 @@ func dial(ctx context.Context, address, token string, f func(context.Context, *g
 	return f(ctx, conn)
 }
 
-// CreateTenant creates a tenant and returns the secret of a token for it.
+// CreateTenant creates a tenant without quotas, because experiments measure what an
+// installation can do. It returns the secret of a token for the tenant.
 func (s *Stack) CreateTenant(ctx context.Context, name string) (secret string, err error) {
+	return s.CreateTenantAs(ctx, &perceptorv1.Tenant{
+		Name: name, AddRate: task.NoLimit, MaxBacklog: task.NoLimit, ReadRate: task.NoLimit, UpdateRate: task.NoLimit, PreviewRate: task.NoLimit,
+		RunRate: task.NoLimit, ByteRate: task.NoLimit, MaxCalls: task.NoLimit, MaxConnections: task.NoLimit,
+	})
+}
+
+// CreateTenantAs creates a tenant with the given settings. It returns the secret of a token for
+// the tenant.
+func (s *Stack) CreateTenantAs(ctx context.Context, t *perceptorv1.Tenant) (secret string, err error) {
+	name := t.Name
 	err = s.asAdmin(ctx, func(ctx context.Context, api perceptorv1.AdminServiceClient) error {
-		if _, err := api.CreateTenant(ctx, &perceptorv1.CreateTenantRequest{Tenant: &perceptorv1.Tenant{Name: name}}); err != nil {
+		if _, err := api.CreateTenant(ctx, &perceptorv1.CreateTenantRequest{Tenant: t}); err != nil {
 			return fmt.Errorf("create tenant: %w", err)
 		}
 		token, err := api.CreateToken(ctx, &perceptorv1.CreateTokenRequest{Token: &perceptorv1.Token{

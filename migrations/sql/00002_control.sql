@@ -74,10 +74,18 @@ INSERT INTO settings DEFAULT VALUES;
 -- at which the rate has made up for all granted tokens.
 CREATE TABLE token_bucket (
   tenant_id int4 NOT NULL,
-  purpose   int2 NOT NULL,            -- 1 claims, 2 adds
+  purpose   int2 NOT NULL,            -- 1 claims; the others are rates of task.Quota
   tat_us    int8 NOT NULL,
   CONSTRAINT token_bucket_pkey PRIMARY KEY (tenant_id, purpose),
-  CONSTRAINT token_bucket_purpose CHECK (purpose IN (1, 2))
+  CONSTRAINT token_bucket_purpose CHECK (purpose BETWEEN 1 AND 7)
+) WITH (fillfactor = 10);
+
+-- The processes of the API, in databases 0 and 8. They share the rate of a tenant whose
+-- bucket does not answer. seen_at is real time, also with a virtual clock.
+CREATE TABLE taskd (
+  name    text NOT NULL,
+  seen_at int8 NOT NULL,
+  CONSTRAINT taskd_pkey PRIMARY KEY (name)
 ) WITH (fillfactor = 10);
 
 -- Cap leases, in the tenant's home database. A cap lease is the right to claim runs of a
@@ -133,4 +141,4 @@ CREATE TABLE audit_event (
 CREATE INDEX audit_event_at ON audit_event (at, id);
 
 -- +goose Down
-DROP TABLE audit_event, capped_run, cap_fence, cap_lease, token_bucket, settings, token_use, token, deleted_tenant, tenant;
+DROP TABLE audit_event, capped_run, cap_fence, cap_lease, taskd, token_bucket, settings, token_use, token, deleted_tenant, tenant;

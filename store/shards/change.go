@@ -179,10 +179,7 @@ func (s *Store) Trigger(ctx context.Context, tenant int32, id task.ID, requestID
 	if !id.Valid() {
 		return 0, false, notFound(id)
 	}
-	key := ""
-	if requestID != "" {
-		key = kernel.TriggerPrefix + id.String() + ":" + requestID
-	}
+	key := triggerKey(id, requestID)
 	step := stepOn{
 		name: "trigger",
 		before: func(tx pgx.Tx) (done bool, err error) {
@@ -209,6 +206,28 @@ func (s *Store) Trigger(ctx context.Context, tenant int32, id task.ID, requestID
 		}
 	}
 	return seq, replayed, err
+}
+
+// triggerKey returns the key under which a trigger is stored; "" without a requestID.
+func triggerKey(id task.ID, requestID string) string {
+	if requestID == "" {
+		return ""
+	}
+	return kernel.TriggerPrefix + id.String() + ":" + requestID
+}
+
+// Triggered returns the run that an earlier [Store.Trigger] with the requestID has opened, if
+// there was one.
+func (s *Store) Triggered(ctx context.Context, tenant int32, id task.ID, requestID string) (seq int64, known bool, err error) {
+	key := triggerKey(id, requestID)
+	if key == "" || !id.Valid() {
+		return 0, false, nil
+	}
+	seq, known, err = readTrigger(ctx, s.db.Pool(id.Shard().Database()), tenant, id, key)
+	if err != nil {
+		err = kernel.Unavailable(err)
+	}
+	return seq, known, err
 }
 
 // readTrigger returns the run that a trigger with this key has opened.

@@ -146,7 +146,7 @@ func explainRuns(ctx context.Context, q kernel.Querier, k *task.Machine, c *task
 // concurrency cap of its kind.
 func (s *Store) explainWaiting(ctx context.Context, t *task.Row, c *task.Circumstances) error {
 	if c.Rates.DispatchRate > 0 {
-		err := sql.TokensUsed.QueryRow(ctx, s.db.Pool(kernel.Home(t.Tenant)), t.Tenant, claimTokens.number, c.Rates.DispatchRate, c.Rates.Burst()).Scan(&c.RateUsed)
+		err := sql.TokensUsed.QueryRow(ctx, s.db.Pool(kernel.Home(t.Tenant)), t.Tenant, claimTokens, c.Rates.DispatchRate, c.Rates.Burst()).Scan(&c.RateUsed)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
@@ -42,42 +44,37 @@ func (s *Store) Settings(ctx context.Context, d int) (task.Settings, error) {
 	return settings, rows.Err()
 }
 
-// purpose is the use of tokens. The numbers are stored.
-type purpose struct {
-	number      int16
-	rate, burst string // names of the settings
-	least       int    // burst if none is set
-}
-
-var (
-	claimTokens = purpose{1, "dispatch_rate", "dispatch_burst", 1}
-	// A request is admitted as a whole, so the burst must cover the largest one.
-	addTokens = purpose{2, "add_rate", "", task.MaxTasksPerAdd}
-)
+// claimTokens is the purpose of the tokens of dispatch rates. The other purposes are quotas.
+const claimTokens int16 = 1
 
 // TakeTokens first returns unused tokens, and then takes up to want of the tokens of a
 // tenant with a dispatch rate. For a tenant without a rate it grants all.
 func (s *Store) TakeTokens(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error) {
-	return s.takeTokens(ctx, claimTokens, tenant, want, unused)
+	return s.takeTokens(ctx, tenant, claimTokens, want, func(pool *pgxpool.Pool) pgx.Row {
+		return sql.TokensTake.QueryRow(ctx, pool, tenant, claimTokens, want, unused)
+	})
 }
 
-// TakeAdds is TakeTokens for the tasks that a tenant may add.
-func (s *Store) TakeAdds(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error) {
-	return s.takeTokens(ctx, addTokens, tenant, want, unused)
+// TakeQuota is TakeTokens for a rate of the calls of a tenant.
+func (s *Store) TakeQuota(ctx context.Context, tenant int32, q task.Quota, rate int64, want, unused int) (task.Tokens, error) {
+	return s.takeTokens(ctx, tenant, int16(q), want, func(pool *pgxpool.Pool) pgx.Row {
+		return sql.QuotaTake.QueryRow(ctx, pool, tenant, int16(q), want, unused, float64(rate), float64(q.Burst(rate)))
+	})
 }
 
-func (s *Store) takeTokens(ctx context.Context, p purpose, tenant int32, want, unused int) (task.Tokens, error) {
+// takeTokens takes tokens, and makes the tenant's bucket if there is none.
+func (s *Store) takeTokens(ctx context.Context, tenant int32, purpose int16, want int, take func(*pgxpool.Pool) pgx.Row) (task.Tokens, error) {
 	pool := s.db.Pool(kernel.Home(tenant))
 	for range 2 {
 		var t task.Tokens
-		err := sql.TokensTake.QueryRow(ctx, pool, tenant, p.number, want, unused, p.rate, p.burst, p.least).Scan(&t.Granted, &t.Wait)
+		err := take(pool).Scan(&t.Granted, &t.Wait)
 		if !errors.Is(err, pgx.ErrNoRows) {
 			if err != nil {
 				return task.Tokens{}, fmt.Errorf("take tokens: %w", err)
 			}
 			return t, nil
 		}
-		made, err := sql.TokensMake.Exec(ctx, pool, tenant, p.number)
+		made, err := sql.TokensMake.Exec(ctx, pool, tenant, purpose)
 		if err != nil {
 			return task.Tokens{}, fmt.Errorf("take tokens: %w", err)
 		}
@@ -86,6 +83,25 @@ func (s *Store) takeTokens(ctx context.Context, p purpose, tenant int32, want, u
 		}
 	}
 	return task.Tokens{Granted: want}, nil
+}
+
+// QuotasUsed returns how long the rates of a tenant need to make up for what its calls have
+// used. That is a second if all of a rate was used within the last second.
+func (s *Store) QuotasUsed(ctx context.Context, tenant int32) (map[task.Quota]time.Duration, error) {
+	rows, err := sql.QuotasUsed.Query(ctx, s.db.Pool(kernel.Home(tenant)), tenant)
+	if err != nil {
+		return nil, kernel.Unavailable(fmt.Errorf("read used quotas: %w", err))
+	}
+	used := map[task.Quota]time.Duration{}
+	var q int16
+	var us int64
+	if _, err := pgx.ForEachRow(rows, []any{&q, &us}, func() error {
+		used[task.Quota(q)] = time.Duration(us) * time.Microsecond
+		return nil
+	}); err != nil {
+		return nil, kernel.Unavailable(fmt.Errorf("read used quotas: %w", err))
+	}
+	return used, nil
 }
 
 // flowArgs spreads the flows of a claim over the arrays of ClaimFlows.

@@ -285,7 +285,7 @@ func TestAddsWithinTheRateLetTheLargestRequestIn(t *testing.T) {
 		want  int
 	}{{0, task.MaxTasksPerAdd}, {0, 0}, {time.Second, 100}} {
 		b.advance(test.after)
-		if got, err := b.TakeAdds(t.Context(), tenant, task.MaxTasksPerAdd, 0); err != nil || got.Granted != test.want {
+		if got, err := b.TakeQuota(t.Context(), tenant, task.QuotaAdds, 100, task.MaxTasksPerAdd, 0); err != nil || got.Granted != test.want {
 			t.Errorf("after %s: %+v, %v, want %d", test.after, got, err, test.want)
 		}
 	}

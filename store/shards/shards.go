@@ -127,6 +127,8 @@ type Config struct {
 	// holds nothing of the tenant: topics, tokens, the tenant itself. It may be called
 	// again for the same tenant. Without it no deletion of a tenant ends.
 	DropTenant func(ctx context.Context, tenant int32) error
+	// Quotas are the quotas of tenants that have none of their own, for bulk operations.
+	Quotas task.Quotas
 	// Failpoint, if set, is called at named points of transactions, and its error is
 	// returned as if the step had failed there. For tests.
 	Failpoint func(point string, database int) error
@@ -160,11 +162,11 @@ func New(cluster *store.Cluster, cfg Config) *Store {
 	letters, counts := dead.New(db, cfg.KeyLifetime), counters.New(db, countPacked)
 	s := &Store{
 		Tier: far.New(db, far.Config{Horizon: cfg.Horizon, Place: machines.Place}), Letters: letters, Counters: counts,
-		Operations: bulk.New(db, machines, counts, letters, bulk.Config{DropTenant: cfg.DropTenant}),
-		Events:     history.New(db),
-		db:         db, machines: machines, cfg: cfg, spacings: newSpacings(&cfg),
+		Events: history.New(db),
+		db:     db, machines: machines, cfg: cfg, spacings: newSpacings(&cfg),
 		large: share.NewPool[int32](largeAdds, 0),
 	}
+	s.Operations = bulk.New(db, machines, counts, letters, bulk.Config{DropTenant: cfg.DropTenant, Quotas: cfg.Quotas, TakeQuota: s.TakeQuota})
 	for d := range s.dbs {
 		s.dbs[d] = newDatabase(s, d)
 	}

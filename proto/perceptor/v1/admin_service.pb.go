@@ -164,7 +164,7 @@ func (x Token_Scope) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Token_Scope.Descriptor instead.
 func (Token_Scope) EnumDescriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{1, 0}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{2, 0}
 }
 
 // A customer of the system.
@@ -194,12 +194,15 @@ type Tenant struct {
 	// The tenant's share relative to other backlogged tenants. 1 to 1,000.
 	// Default: 1.
 	Weight int32 `protobuf:"varint,9,opt,name=weight,proto3" json:"weight,omitempty"`
-	// The maximum number of tasks added per second; further adds answer
-	// RESOURCE_EXHAUSTED. 0 to 1,000,000. Default: 0, no limit.
+	// The maximum number of tasks added, dead runs replayed and runs triggered
+	// per second; further calls answer RESOURCE_EXHAUSTED. 1 to 1,000,000. 0:
+	// the default of the installation; -1: no limit. The fields read_rate to
+	// max_connections have the same special values.
 	AddRate int32 `protobuf:"varint,10,opt,name=add_rate,json=addRate,proto3" json:"add_rate,omitempty"`
-	// The maximum number of unfinished tasks; further adds answer
-	// RESOURCE_EXHAUSTED. The number is checked every few seconds, so adds in
-	// between may exceed it. 0 to 1,000,000,000. Default: 0, no limit.
+	// The maximum number of unfinished tasks; further adds, replays and triggers
+	// answer RESOURCE_EXHAUSTED. The number is checked every few seconds, so
+	// adds in between may exceed it. 1 to 1,000,000,000. 0: the default of the
+	// installation; -1: no limit.
 	MaxBacklog int64 `protobuf:"varint,11,opt,name=max_backlog,json=maxBacklog,proto3" json:"max_backlog,omitempty"`
 	// While true no run of the tenant is claimed. Instants missed meanwhile
 	// follow the misfire policy.
@@ -208,7 +211,27 @@ type Tenant struct {
 	PausedKinds []string `protobuf:"bytes,13,rep,name=paused_kinds,json=pausedKinds,proto3" json:"paused_kinds,omitempty"`
 	// The maximum number of open runs of a kind, over all dispatchers. At most
 	// 100 kinds; 1 to 100,000 each.
-	KindCaps      map[string]int32 `protobuf:"bytes,14,rep,name=kind_caps,json=kindCaps,proto3" json:"kind_caps,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	KindCaps map[string]int32 `protobuf:"bytes,14,rep,name=kind_caps,json=kindCaps,proto3" json:"kind_caps,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// The maximum number of tasks, events, dead runs and operations read per
+	// second; a call counts at least as one. 1 to 1,000,000.
+	ReadRate int32 `protobuf:"varint,15,opt,name=read_rate,json=readRate,proto3" json:"read_rate,omitempty"`
+	// The maximum number of changes of tasks, kinds and operations per second. 1
+	// to 1,000,000.
+	UpdateRate int32 `protobuf:"varint,16,opt,name=update_rate,json=updateRate,proto3" json:"update_rate,omitempty"`
+	// The maximum number of instants previewed per second. 1 to 1,000,000.
+	PreviewRate int32 `protobuf:"varint,17,opt,name=preview_rate,json=previewRate,proto3" json:"preview_rate,omitempty"`
+	// The maximum number of entries of RunService per second: starts, checks,
+	// heartbeats, hand-backs and results. 1 to 1,000,000.
+	RunRate int32 `protobuf:"varint,18,opt,name=run_rate,json=runRate,proto3" json:"run_rate,omitempty"`
+	// The maximum number of bytes of requests and answers per second. 1 to 10^12.
+	ByteRate int64 `protobuf:"varint,19,opt,name=byte_rate,json=byteRate,proto3" json:"byte_rate,omitempty"`
+	// The maximum number of calls in progress at one taskd. 1 to 1,000,000.
+	MaxCalls int32 `protobuf:"varint,20,opt,name=max_calls,json=maxCalls,proto3" json:"max_calls,omitempty"`
+	// The maximum number of connections to one taskd. 1 to 1,000,000.
+	MaxConnections int32 `protobuf:"varint,21,opt,name=max_connections,json=maxConnections,proto3" json:"max_connections,omitempty"`
+	// The limits that apply to the tenant, and what it uses of them. Only
+	// GetTenant returns them.
+	QuotaUse      []*QuotaUse `protobuf:"bytes,22,rep,name=quota_use,json=quotaUse,proto3" json:"quota_use,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -341,6 +364,129 @@ func (x *Tenant) GetKindCaps() map[string]int32 {
 	return nil
 }
 
+func (x *Tenant) GetReadRate() int32 {
+	if x != nil {
+		return x.ReadRate
+	}
+	return 0
+}
+
+func (x *Tenant) GetUpdateRate() int32 {
+	if x != nil {
+		return x.UpdateRate
+	}
+	return 0
+}
+
+func (x *Tenant) GetPreviewRate() int32 {
+	if x != nil {
+		return x.PreviewRate
+	}
+	return 0
+}
+
+func (x *Tenant) GetRunRate() int32 {
+	if x != nil {
+		return x.RunRate
+	}
+	return 0
+}
+
+func (x *Tenant) GetByteRate() int64 {
+	if x != nil {
+		return x.ByteRate
+	}
+	return 0
+}
+
+func (x *Tenant) GetMaxCalls() int32 {
+	if x != nil {
+		return x.MaxCalls
+	}
+	return 0
+}
+
+func (x *Tenant) GetMaxConnections() int32 {
+	if x != nil {
+		return x.MaxConnections
+	}
+	return 0
+}
+
+func (x *Tenant) GetQuotaUse() []*QuotaUse {
+	if x != nil {
+		return x.QuotaUse
+	}
+	return nil
+}
+
+// What a tenant uses of one quota.
+type QuotaUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The field of Tenant that sets the quota, such as add_rate.
+	Quota string `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	// The limit that applies: the tenant's own, or the default of the
+	// installation. 0: no limit.
+	Limit int64 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// What the tenant uses. Of a rate: what it used within the last second over
+	// all processes of the API, by their requests for a share of the rate. Of
+	// max_calls and max_connections: at the process that answers.
+	Used          int64 `protobuf:"varint,3,opt,name=used,proto3" json:"used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaUse) Reset() {
+	*x = QuotaUse{}
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaUse) ProtoMessage() {}
+
+func (x *QuotaUse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaUse.ProtoReflect.Descriptor instead.
+func (*QuotaUse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *QuotaUse) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
+func (x *QuotaUse) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *QuotaUse) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
 // A credential. Only a hash of its secret is stored.
 type Token struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -371,7 +517,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[1]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -383,7 +529,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[1]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -396,7 +542,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{1}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Token) GetId() string {
@@ -473,7 +619,7 @@ type CreateTenantRequest struct {
 
 func (x *CreateTenantRequest) Reset() {
 	*x = CreateTenantRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[2]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +631,7 @@ func (x *CreateTenantRequest) String() string {
 func (*CreateTenantRequest) ProtoMessage() {}
 
 func (x *CreateTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[2]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +644,7 @@ func (x *CreateTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTenantRequest.ProtoReflect.Descriptor instead.
 func (*CreateTenantRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{2}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *CreateTenantRequest) GetTenant() *Tenant {
@@ -519,7 +665,7 @@ type GetTenantRequest struct {
 
 func (x *GetTenantRequest) Reset() {
 	*x = GetTenantRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[3]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -531,7 +677,7 @@ func (x *GetTenantRequest) String() string {
 func (*GetTenantRequest) ProtoMessage() {}
 
 func (x *GetTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[3]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -544,7 +690,7 @@ func (x *GetTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTenantRequest.ProtoReflect.Descriptor instead.
 func (*GetTenantRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{3}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetTenantRequest) GetName() string {
@@ -572,7 +718,7 @@ type UpdateTenantRequest struct {
 
 func (x *UpdateTenantRequest) Reset() {
 	*x = UpdateTenantRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[4]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -584,7 +730,7 @@ func (x *UpdateTenantRequest) String() string {
 func (*UpdateTenantRequest) ProtoMessage() {}
 
 func (x *UpdateTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[4]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -597,7 +743,7 @@ func (x *UpdateTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTenantRequest.ProtoReflect.Descriptor instead.
 func (*UpdateTenantRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{4}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *UpdateTenantRequest) GetName() string {
@@ -632,7 +778,7 @@ type PauseTenantRequest struct {
 
 func (x *PauseTenantRequest) Reset() {
 	*x = PauseTenantRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +790,7 @@ func (x *PauseTenantRequest) String() string {
 func (*PauseTenantRequest) ProtoMessage() {}
 
 func (x *PauseTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +803,7 @@ func (x *PauseTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseTenantRequest.ProtoReflect.Descriptor instead.
 func (*PauseTenantRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{5}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PauseTenantRequest) GetName() string {
@@ -678,7 +824,7 @@ type ResumeTenantRequest struct {
 
 func (x *ResumeTenantRequest) Reset() {
 	*x = ResumeTenantRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +836,7 @@ func (x *ResumeTenantRequest) String() string {
 func (*ResumeTenantRequest) ProtoMessage() {}
 
 func (x *ResumeTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +849,7 @@ func (x *ResumeTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeTenantRequest.ProtoReflect.Descriptor instead.
 func (*ResumeTenantRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{6}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ResumeTenantRequest) GetName() string {
@@ -724,7 +870,7 @@ type DeleteTenantRequest struct {
 
 func (x *DeleteTenantRequest) Reset() {
 	*x = DeleteTenantRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +882,7 @@ func (x *DeleteTenantRequest) String() string {
 func (*DeleteTenantRequest) ProtoMessage() {}
 
 func (x *DeleteTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +895,7 @@ func (x *DeleteTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTenantRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTenantRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{7}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DeleteTenantRequest) GetName() string {
@@ -774,7 +920,7 @@ type DeleteTenantResponse struct {
 
 func (x *DeleteTenantResponse) Reset() {
 	*x = DeleteTenantResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +932,7 @@ func (x *DeleteTenantResponse) String() string {
 func (*DeleteTenantResponse) ProtoMessage() {}
 
 func (x *DeleteTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +945,7 @@ func (x *DeleteTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTenantResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTenantResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{8}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DeleteTenantResponse) GetRemoved() int64 {
@@ -838,7 +984,7 @@ type RotateTenantKeyRequest struct {
 
 func (x *RotateTenantKeyRequest) Reset() {
 	*x = RotateTenantKeyRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -850,7 +996,7 @@ func (x *RotateTenantKeyRequest) String() string {
 func (*RotateTenantKeyRequest) ProtoMessage() {}
 
 func (x *RotateTenantKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -863,7 +1009,7 @@ func (x *RotateTenantKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTenantKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateTenantKeyRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{9}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RotateTenantKeyRequest) GetName() string {
@@ -891,7 +1037,7 @@ type RotateTenantKeyResponse struct {
 
 func (x *RotateTenantKeyResponse) Reset() {
 	*x = RotateTenantKeyResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1049,7 @@ func (x *RotateTenantKeyResponse) String() string {
 func (*RotateTenantKeyResponse) ProtoMessage() {}
 
 func (x *RotateTenantKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1062,7 @@ func (x *RotateTenantKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTenantKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateTenantKeyResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{10}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RotateTenantKeyResponse) GetKeys() []*TenantKey {
@@ -941,7 +1087,7 @@ type TenantKey struct {
 
 func (x *TenantKey) Reset() {
 	*x = TenantKey{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -953,7 +1099,7 @@ func (x *TenantKey) String() string {
 func (*TenantKey) ProtoMessage() {}
 
 func (x *TenantKey) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -966,7 +1112,7 @@ func (x *TenantKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantKey.ProtoReflect.Descriptor instead.
 func (*TenantKey) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{11}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TenantKey) GetId() int32 {
@@ -1003,7 +1149,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1015,7 +1161,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1028,7 +1174,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{12}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListTenantsRequest) GetPageSize() int32 {
@@ -1058,7 +1204,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1070,7 +1216,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1083,7 +1229,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{13}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*Tenant {
@@ -1111,7 +1257,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1269,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1282,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{14}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateTokenRequest) GetToken() *Token {
@@ -1159,7 +1305,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1317,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1330,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{15}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -1217,7 +1363,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[16]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1375,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[16]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1388,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{16}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListTokensRequest) GetTenant() string {
@@ -1279,7 +1425,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1291,7 +1437,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1304,7 +1450,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{17}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -1336,7 +1482,7 @@ type RotateTokenRequest struct {
 
 func (x *RotateTokenRequest) Reset() {
 	*x = RotateTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[18]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1494,7 @@ func (x *RotateTokenRequest) String() string {
 func (*RotateTokenRequest) ProtoMessage() {}
 
 func (x *RotateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[18]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1507,7 @@ func (x *RotateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenRequest.ProtoReflect.Descriptor instead.
 func (*RotateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{18}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RotateTokenRequest) GetId() string {
@@ -1400,7 +1546,7 @@ type RotateTokenResponse struct {
 
 func (x *RotateTokenResponse) Reset() {
 	*x = RotateTokenResponse{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[19]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1558,7 @@ func (x *RotateTokenResponse) String() string {
 func (*RotateTokenResponse) ProtoMessage() {}
 
 func (x *RotateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[19]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1571,7 @@ func (x *RotateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenResponse.ProtoReflect.Descriptor instead.
 func (*RotateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{19}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RotateTokenResponse) GetToken() *Token {
@@ -1460,7 +1606,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[20]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1472,7 +1618,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_admin_service_proto_msgTypes[20]
+	mi := &file_perceptor_v1_admin_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1485,7 +1631,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{20}
+	return file_perceptor_v1_admin_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -1499,7 +1645,7 @@ var File_perceptor_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
-	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfd\x05\n" +
+	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\b\n" +
 	"\x06Tenant\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x12-\n" +
 	"\x10max_params_bytes\x18\x02 \x01(\x05B\x03\xe0A\x01R\x0emaxParamsBytes\x12K\n" +
@@ -1517,7 +1663,16 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"maxBacklog\x12\x1b\n" +
 	"\x06paused\x18\f \x01(\bB\x03\xe0A\x01R\x06paused\x12&\n" +
 	"\fpaused_kinds\x18\r \x03(\tB\x03\xe0A\x01R\vpausedKinds\x12D\n" +
-	"\tkind_caps\x18\x0e \x03(\v2\".perceptor.v1.Tenant.KindCapsEntryB\x03\xe0A\x01R\bkindCaps\x1a;\n" +
+	"\tkind_caps\x18\x0e \x03(\v2\".perceptor.v1.Tenant.KindCapsEntryB\x03\xe0A\x01R\bkindCaps\x12 \n" +
+	"\tread_rate\x18\x0f \x01(\x05B\x03\xe0A\x01R\breadRate\x12$\n" +
+	"\vupdate_rate\x18\x10 \x01(\x05B\x03\xe0A\x01R\n" +
+	"updateRate\x12&\n" +
+	"\fpreview_rate\x18\x11 \x01(\x05B\x03\xe0A\x01R\vpreviewRate\x12\x1e\n" +
+	"\brun_rate\x18\x12 \x01(\x05B\x03\xe0A\x01R\arunRate\x12 \n" +
+	"\tbyte_rate\x18\x13 \x01(\x03B\x03\xe0A\x01R\bbyteRate\x12 \n" +
+	"\tmax_calls\x18\x14 \x01(\x05B\x03\xe0A\x01R\bmaxCalls\x12,\n" +
+	"\x0fmax_connections\x18\x15 \x01(\x05B\x03\xe0A\x01R\x0emaxConnections\x128\n" +
+	"\tquota_use\x18\x16 \x03(\v2\x16.perceptor.v1.QuotaUseB\x03\xe0A\x03R\bquotaUse\x1a;\n" +
 	"\rKindCapsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"C\n" +
@@ -1525,7 +1680,11 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\x13HISTORY_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bFAILURES\x10\x01\x12\a\n" +
 	"\x03ALL\x10\x02\x12\b\n" +
-	"\x04NONE\x10\x03\"\xec\x04\n" +
+	"\x04NONE\x10\x03\"J\n" +
+	"\bQuotaUse\x12\x14\n" +
+	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x12\n" +
+	"\x04used\x18\x03 \x01(\x03R\x04used\"\xec\x04\n" +
 	"\x05Token\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x03R\x02id\x124\n" +
 	"\x05scope\x18\x02 \x01(\x0e2\x19.perceptor.v1.Token.ScopeB\x03\xe0A\x01R\x05scope\x12\x1b\n" +
@@ -1643,92 +1802,94 @@ func file_perceptor_v1_admin_service_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perceptor_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_perceptor_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_perceptor_v1_admin_service_proto_goTypes = []any{
 	(Tenant_History)(0),             // 0: perceptor.v1.Tenant.History
 	(Token_Scope)(0),                // 1: perceptor.v1.Token.Scope
 	(*Tenant)(nil),                  // 2: perceptor.v1.Tenant
-	(*Token)(nil),                   // 3: perceptor.v1.Token
-	(*CreateTenantRequest)(nil),     // 4: perceptor.v1.CreateTenantRequest
-	(*GetTenantRequest)(nil),        // 5: perceptor.v1.GetTenantRequest
-	(*UpdateTenantRequest)(nil),     // 6: perceptor.v1.UpdateTenantRequest
-	(*PauseTenantRequest)(nil),      // 7: perceptor.v1.PauseTenantRequest
-	(*ResumeTenantRequest)(nil),     // 8: perceptor.v1.ResumeTenantRequest
-	(*DeleteTenantRequest)(nil),     // 9: perceptor.v1.DeleteTenantRequest
-	(*DeleteTenantResponse)(nil),    // 10: perceptor.v1.DeleteTenantResponse
-	(*RotateTenantKeyRequest)(nil),  // 11: perceptor.v1.RotateTenantKeyRequest
-	(*RotateTenantKeyResponse)(nil), // 12: perceptor.v1.RotateTenantKeyResponse
-	(*TenantKey)(nil),               // 13: perceptor.v1.TenantKey
-	(*ListTenantsRequest)(nil),      // 14: perceptor.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),     // 15: perceptor.v1.ListTenantsResponse
-	(*CreateTokenRequest)(nil),      // 16: perceptor.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),     // 17: perceptor.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),       // 18: perceptor.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),      // 19: perceptor.v1.ListTokensResponse
-	(*RotateTokenRequest)(nil),      // 20: perceptor.v1.RotateTokenRequest
-	(*RotateTokenResponse)(nil),     // 21: perceptor.v1.RotateTokenResponse
-	(*RevokeTokenRequest)(nil),      // 22: perceptor.v1.RevokeTokenRequest
-	nil,                             // 23: perceptor.v1.Tenant.KindCapsEntry
-	(*durationpb.Duration)(nil),     // 24: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),   // 26: google.protobuf.FieldMask
+	(*QuotaUse)(nil),                // 3: perceptor.v1.QuotaUse
+	(*Token)(nil),                   // 4: perceptor.v1.Token
+	(*CreateTenantRequest)(nil),     // 5: perceptor.v1.CreateTenantRequest
+	(*GetTenantRequest)(nil),        // 6: perceptor.v1.GetTenantRequest
+	(*UpdateTenantRequest)(nil),     // 7: perceptor.v1.UpdateTenantRequest
+	(*PauseTenantRequest)(nil),      // 8: perceptor.v1.PauseTenantRequest
+	(*ResumeTenantRequest)(nil),     // 9: perceptor.v1.ResumeTenantRequest
+	(*DeleteTenantRequest)(nil),     // 10: perceptor.v1.DeleteTenantRequest
+	(*DeleteTenantResponse)(nil),    // 11: perceptor.v1.DeleteTenantResponse
+	(*RotateTenantKeyRequest)(nil),  // 12: perceptor.v1.RotateTenantKeyRequest
+	(*RotateTenantKeyResponse)(nil), // 13: perceptor.v1.RotateTenantKeyResponse
+	(*TenantKey)(nil),               // 14: perceptor.v1.TenantKey
+	(*ListTenantsRequest)(nil),      // 15: perceptor.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),     // 16: perceptor.v1.ListTenantsResponse
+	(*CreateTokenRequest)(nil),      // 17: perceptor.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),     // 18: perceptor.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),       // 19: perceptor.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),      // 20: perceptor.v1.ListTokensResponse
+	(*RotateTokenRequest)(nil),      // 21: perceptor.v1.RotateTokenRequest
+	(*RotateTokenResponse)(nil),     // 22: perceptor.v1.RotateTokenResponse
+	(*RevokeTokenRequest)(nil),      // 23: perceptor.v1.RevokeTokenRequest
+	nil,                             // 24: perceptor.v1.Tenant.KindCapsEntry
+	(*durationpb.Duration)(nil),     // 25: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),   // 27: google.protobuf.FieldMask
 }
 var file_perceptor_v1_admin_service_proto_depIdxs = []int32{
-	24, // 0: perceptor.v1.Tenant.default_retention:type_name -> google.protobuf.Duration
-	25, // 1: perceptor.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
+	25, // 0: perceptor.v1.Tenant.default_retention:type_name -> google.protobuf.Duration
+	26, // 1: perceptor.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
 	0,  // 2: perceptor.v1.Tenant.history:type_name -> perceptor.v1.Tenant.History
-	23, // 3: perceptor.v1.Tenant.kind_caps:type_name -> perceptor.v1.Tenant.KindCapsEntry
-	1,  // 4: perceptor.v1.Token.scope:type_name -> perceptor.v1.Token.Scope
-	25, // 5: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	25, // 6: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	25, // 7: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
-	1,  // 8: perceptor.v1.Token.scopes:type_name -> perceptor.v1.Token.Scope
-	25, // 9: perceptor.v1.Token.last_use_time:type_name -> google.protobuf.Timestamp
-	2,  // 10: perceptor.v1.CreateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
-	2,  // 11: perceptor.v1.UpdateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
-	26, // 12: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
-	25, // 13: perceptor.v1.DeleteTenantResponse.create_time:type_name -> google.protobuf.Timestamp
-	24, // 14: perceptor.v1.RotateTenantKeyRequest.overlap:type_name -> google.protobuf.Duration
-	13, // 15: perceptor.v1.RotateTenantKeyResponse.keys:type_name -> perceptor.v1.TenantKey
-	25, // 16: perceptor.v1.TenantKey.start_time:type_name -> google.protobuf.Timestamp
-	25, // 17: perceptor.v1.TenantKey.expire_time:type_name -> google.protobuf.Timestamp
-	2,  // 18: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
-	3,  // 19: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
-	3,  // 20: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
-	3,  // 21: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
-	24, // 22: perceptor.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
-	25, // 23: perceptor.v1.RotateTokenRequest.expire_time:type_name -> google.protobuf.Timestamp
-	3,  // 24: perceptor.v1.RotateTokenResponse.token:type_name -> perceptor.v1.Token
-	3,  // 25: perceptor.v1.RotateTokenResponse.replaced:type_name -> perceptor.v1.Token
-	4,  // 26: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
-	5,  // 27: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
-	14, // 28: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
-	6,  // 29: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
-	7,  // 30: perceptor.v1.AdminService.PauseTenant:input_type -> perceptor.v1.PauseTenantRequest
-	8,  // 31: perceptor.v1.AdminService.ResumeTenant:input_type -> perceptor.v1.ResumeTenantRequest
-	9,  // 32: perceptor.v1.AdminService.DeleteTenant:input_type -> perceptor.v1.DeleteTenantRequest
-	11, // 33: perceptor.v1.AdminService.RotateTenantKey:input_type -> perceptor.v1.RotateTenantKeyRequest
-	16, // 34: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
-	18, // 35: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
-	20, // 36: perceptor.v1.AdminService.RotateToken:input_type -> perceptor.v1.RotateTokenRequest
-	22, // 37: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
-	2,  // 38: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
-	2,  // 39: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
-	15, // 40: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
-	2,  // 41: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
-	2,  // 42: perceptor.v1.AdminService.PauseTenant:output_type -> perceptor.v1.Tenant
-	2,  // 43: perceptor.v1.AdminService.ResumeTenant:output_type -> perceptor.v1.Tenant
-	10, // 44: perceptor.v1.AdminService.DeleteTenant:output_type -> perceptor.v1.DeleteTenantResponse
-	12, // 45: perceptor.v1.AdminService.RotateTenantKey:output_type -> perceptor.v1.RotateTenantKeyResponse
-	17, // 46: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
-	19, // 47: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
-	21, // 48: perceptor.v1.AdminService.RotateToken:output_type -> perceptor.v1.RotateTokenResponse
-	3,  // 49: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
-	38, // [38:50] is the sub-list for method output_type
-	26, // [26:38] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	24, // 3: perceptor.v1.Tenant.kind_caps:type_name -> perceptor.v1.Tenant.KindCapsEntry
+	3,  // 4: perceptor.v1.Tenant.quota_use:type_name -> perceptor.v1.QuotaUse
+	1,  // 5: perceptor.v1.Token.scope:type_name -> perceptor.v1.Token.Scope
+	26, // 6: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	26, // 7: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	26, // 8: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
+	1,  // 9: perceptor.v1.Token.scopes:type_name -> perceptor.v1.Token.Scope
+	26, // 10: perceptor.v1.Token.last_use_time:type_name -> google.protobuf.Timestamp
+	2,  // 11: perceptor.v1.CreateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
+	2,  // 12: perceptor.v1.UpdateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
+	27, // 13: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
+	26, // 14: perceptor.v1.DeleteTenantResponse.create_time:type_name -> google.protobuf.Timestamp
+	25, // 15: perceptor.v1.RotateTenantKeyRequest.overlap:type_name -> google.protobuf.Duration
+	14, // 16: perceptor.v1.RotateTenantKeyResponse.keys:type_name -> perceptor.v1.TenantKey
+	26, // 17: perceptor.v1.TenantKey.start_time:type_name -> google.protobuf.Timestamp
+	26, // 18: perceptor.v1.TenantKey.expire_time:type_name -> google.protobuf.Timestamp
+	2,  // 19: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
+	4,  // 20: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
+	4,  // 21: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
+	4,  // 22: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
+	25, // 23: perceptor.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
+	26, // 24: perceptor.v1.RotateTokenRequest.expire_time:type_name -> google.protobuf.Timestamp
+	4,  // 25: perceptor.v1.RotateTokenResponse.token:type_name -> perceptor.v1.Token
+	4,  // 26: perceptor.v1.RotateTokenResponse.replaced:type_name -> perceptor.v1.Token
+	5,  // 27: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
+	6,  // 28: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
+	15, // 29: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
+	7,  // 30: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
+	8,  // 31: perceptor.v1.AdminService.PauseTenant:input_type -> perceptor.v1.PauseTenantRequest
+	9,  // 32: perceptor.v1.AdminService.ResumeTenant:input_type -> perceptor.v1.ResumeTenantRequest
+	10, // 33: perceptor.v1.AdminService.DeleteTenant:input_type -> perceptor.v1.DeleteTenantRequest
+	12, // 34: perceptor.v1.AdminService.RotateTenantKey:input_type -> perceptor.v1.RotateTenantKeyRequest
+	17, // 35: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
+	19, // 36: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
+	21, // 37: perceptor.v1.AdminService.RotateToken:input_type -> perceptor.v1.RotateTokenRequest
+	23, // 38: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
+	2,  // 39: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 40: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
+	16, // 41: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
+	2,  // 42: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 43: perceptor.v1.AdminService.PauseTenant:output_type -> perceptor.v1.Tenant
+	2,  // 44: perceptor.v1.AdminService.ResumeTenant:output_type -> perceptor.v1.Tenant
+	11, // 45: perceptor.v1.AdminService.DeleteTenant:output_type -> perceptor.v1.DeleteTenantResponse
+	13, // 46: perceptor.v1.AdminService.RotateTenantKey:output_type -> perceptor.v1.RotateTenantKeyResponse
+	18, // 47: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
+	20, // 48: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
+	22, // 49: perceptor.v1.AdminService.RotateToken:output_type -> perceptor.v1.RotateTokenResponse
+	4,  // 50: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
+	39, // [39:51] is the sub-list for method output_type
+	27, // [27:39] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_admin_service_proto_init() }
@@ -1742,7 +1903,7 @@ func file_perceptor_v1_admin_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_admin_service_proto_rawDesc), len(file_perceptor_v1_admin_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

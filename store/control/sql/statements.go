@@ -46,3 +46,9 @@ var (
 	DropTokens      = set.Get("DropTokens")
 	Authenticate    = set.Get("Authenticate")
 )
+
+// Of taskd.sql.
+var (
+	TaskdSeen = set.Get("TaskdSeen")
+	TaskdGone = set.Get("TaskdGone")
+)

@@ -27,6 +27,7 @@
 //	tasks.go   steps on living tasks, and on rows
 //	packs.go   steps on packs
 //	count.go   dry runs
+//	quota.go   the quotas of replays
 //	tenant.go  the deletion of a tenant
 package bulk
 
@@ -58,6 +59,10 @@ type Config struct {
 	// holds nothing of the tenant. It may be called again for the same tenant. Without it
 	// no deletion of a tenant ends.
 	DropTenant func(ctx context.Context, tenant int32) error
+	// Quotas are the quotas of tenants that have none of their own.
+	Quotas task.Quotas
+	// TakeQuota takes tokens of a tenant's rate, as the store does for calls.
+	TakeQuota func(ctx context.Context, tenant int32, q task.Quota, rate int64, want, unused int) (task.Tokens, error)
 }
 
 // Operations are the bulk operations of all databases. They are safe for concurrent

@@ -83,15 +83,17 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	if err == nil || out.Lost {
 		return out, nil
 	}
-	pause := bulkRetry
-	if errors.Is(err, errBusy) || kernel.LockConflict(err) {
+	pause, text := bulkRetry, ""
+	var over *overQuota
+	switch {
+	case errors.Is(err, errBusy) || kernel.LockConflict(err):
 		pause, out.More, err = bulkBusy, true, nil
-	}
-	text := ""
-	if err != nil {
-		if text = err.Error(); len(text) > far.MaxReason {
-			text = kernel.Truncate(text, far.MaxReason)
-		}
+	case errors.As(err, &over):
+		pause, text, out.More, err = over.wait, over.text, true, nil
+	case len(err.Error()) > far.MaxReason:
+		text = kernel.Truncate(err.Error(), far.MaxReason)
+	default:
+		text = err.Error()
 	}
 	noting, cancel := context.WithTimeout(context.WithoutCancel(ctx), bulkNote)
 	defer cancel()
@@ -221,24 +223,53 @@ func (b *bulkStep) dead(ctx context.Context) (lost bool, err error) {
 		}
 	}
 	b.next = at.String()
-	var drawn kernel.Numbers
-	if b.row.Action == task.BulkReplay && len(wanted) > 0 {
-		if drawn, err = b.s.db.Draw(ctx, b.d, len(wanted)); err != nil {
-			return false, err
-		}
+	if b.row.Action != task.BulkReplay || len(wanted) == 0 {
+		return b.purgeDead(ctx, wanted)
 	}
+	err = b.withinQuotas(ctx, len(wanted), func(n int) (done int, err error) {
+		if n < len(wanted) {
+			b.end, b.next = false, wanted[n-1].String()
+		}
+		lost, err = b.replay(ctx, wanted[:n])
+		return int(b.sum.Done), err
+	})
+	return lost, err
+}
+
+// purgeDead removes dead runs.
+func (b *bulkStep) purgeDead(ctx context.Context, ids []task.RunID) (lost bool, err error) {
 	return b.tx(ctx, func(tx pgx.Tx, _ task.Instant) error {
-		taken, err := dead.Take(ctx, tx, b.row.Tenant, wanted)
+		taken, err := b.take(ctx, tx, ids)
 		if err != nil || len(taken) == 0 {
 			return err
 		}
-		b.sum = task.BulkSum{Matched: int64(len(taken)), Done: int64(len(taken))}
-		if b.row.Action == task.BulkPurgeDead {
-			return dead.Forget(ctx, tx, taken)
+		return dead.Forget(ctx, tx, taken)
+	})
+}
+
+// replay removes dead runs and adds their replays.
+func (b *bulkStep) replay(ctx context.Context, ids []task.RunID) (lost bool, err error) {
+	drawn, err := b.s.db.Draw(ctx, b.d, len(ids))
+	if err != nil {
+		return false, err
+	}
+	return b.tx(ctx, func(tx pgx.Tx, _ task.Instant) error {
+		taken, err := b.take(ctx, tx, ids)
+		if err != nil || len(taken) == 0 {
+			return err
 		}
 		_, b.due, err = b.s.dead.Replay(ctx, tx, taken, drawn)
 		return err
 	})
+}
+
+// take removes dead runs and counts those that existed.
+func (b *bulkStep) take(ctx context.Context, tx pgx.Tx, ids []task.RunID) ([]*task.DeadLetter, error) {
+	taken, err := dead.Take(ctx, tx, b.row.Tenant, ids)
+	if err == nil {
+		b.sum = task.BulkSum{Matched: int64(len(taken)), Done: int64(len(taken))}
+	}
+	return taken, err
 }
 
 func (b *bulkStep) wantsDead(r *task.DeadLetter) bool {

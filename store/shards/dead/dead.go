@@ -272,18 +272,29 @@ func (l *Letters) ReplayDead(ctx context.Context, tenant int32, id task.RunID) (
 		l.db.TellDue(d, due)
 		return task.Replayed{ID: made[0].ID}, nil
 	}
-	var first int64
-	var n int32
-	var refused []int32
-	var hash []byte
-	row := sql.KeyRead.QueryRow(ctx, l.db.Pool(d), int16(id.Task.Shard()), tenant, replayKey(id))
-	switch err := row.Scan(&first, &n, &refused, &hash); {
-	case errors.Is(err, pgx.ErrNoRows):
-		return task.Replayed{}, notFound(id)
-	case err != nil:
-		return task.Replayed{}, kernel.Unavailable(err)
+	again, known, err := l.ReplayedDead(ctx, tenant, id)
+	if err == nil && !known {
+		err = notFound(id)
 	}
-	return task.Replayed{ID: task.ID(first), Before: true}, nil
+	return again, err
+}
+
+// ReplayedDead returns the task that an earlier [Letters.ReplayDead] has added, if there was
+// one.
+func (l *Letters) ReplayedDead(ctx context.Context, tenant int32, id task.RunID) (again task.Replayed, known bool, err error) {
+	if !id.Task.Valid() {
+		return task.Replayed{}, false, nil
+	}
+	var first int64
+	shard := id.Task.Shard()
+	row := sql.KeyRead.QueryRow(ctx, l.db.Pool(shard.Database()), int16(shard), tenant, replayKey(id))
+	switch err := row.Scan(&first, nil, nil, nil); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return task.Replayed{}, false, nil
+	case err != nil:
+		return task.Replayed{}, false, kernel.Unavailable(err)
+	}
+	return task.Replayed{ID: task.ID(first), Before: true}, true, nil
 }
 
 // Replay adds the tasks that repeat the removed dead runs, with their keys. Their ids

@@ -13,16 +13,11 @@ SELECT s.version, t.id, t.rates
 -- name: TokensMake(tenant int4, purpose int2)
 INSERT INTO token_bucket (tenant_id, purpose, tat_us) VALUES (@tenant, @purpose, 0) ON CONFLICT DO NOTHING;
 
--- name: TokensTake(tenant int4, purpose int2, wanted int8, unused int8, rate_name text, burst_name text, min_burst int8)
+-- fragment: take_tokens
 -- Returns @unused tokens to the bucket and takes as many of @wanted tokens as the rate
 -- allows. A token lasts step_us. The granted tokens may reach at most burst tokens ahead of
 -- now, also after the rate was raised. Returns the number of tokens taken, and the time in
 -- ms until one more token is free.
--- The burst of a tenant that sets none is its rate, but at least @min_burst.
-WITH rate AS (
-  SELECT 1000000.0::float8 / (r.rates ->> @rate_name)::float8 AS step_us,
-         coalesce((r.rates ->> @burst_name)::float8, greatest((r.rates ->> @rate_name)::float8, @min_burst)) AS burst
-    FROM tenant r WHERE r.id = @tenant AND (r.rates ->> @rate_name)::float8 > 0),
 used AS (SELECT tat_us FROM token_bucket WHERE tenant_id = @tenant AND purpose = @purpose FOR UPDATE),
 clock AS (SELECT now_ms()::float8 * 1000 AS now_us),
 free AS (
@@ -31,7 +26,33 @@ given AS (
   SELECT *, greatest(least(@wanted, floor((now_us + burst * step_us - base + 1) / step_us)), 0) AS n FROM free),
 done AS (
   UPDATE token_bucket u SET tat_us = (g.base + g.n * g.step_us)::int8 FROM given g WHERE u.tenant_id = @tenant AND u.purpose = @purpose)
-SELECT n::int8, ceil(greatest(base + n * step_us + step_us - burst * step_us - now_us, 0) / 1000)::int8 FROM given;
+SELECT n::int8, ceil(greatest(base + n * step_us + step_us - burst * step_us - now_us, 0) / 1000)::int8 FROM given
+
+-- name: TokensTake(tenant int4, purpose int2, wanted int8, unused int8)
+-- Takes tokens of the dispatch rate. The burst of a tenant that sets none is its rate.
+WITH rate AS (
+  SELECT 1000000.0::float8 / (r.rates ->> 'dispatch_rate')::float8 AS step_us,
+         coalesce((r.rates ->> 'dispatch_burst')::float8, greatest((r.rates ->> 'dispatch_rate')::float8, 1)) AS burst
+    FROM tenant r WHERE r.id = @tenant AND (r.rates ->> 'dispatch_rate')::float8 > 0),
+{{take_tokens}};
+
+-- name: QuotaTake(tenant int4, purpose int2, wanted int8, unused int8, rate float8, burst float8)
+-- Takes tokens of a quota.
+WITH rate AS (SELECT 1000000.0::float8 / @rate AS step_us, @burst AS burst),
+{{take_tokens}};
+
+-- name: QuotasUsed(tenant int4)
+-- Returns for how long, in microseconds, the rates of a tenant need to make up for the
+-- tokens that were granted.
+SELECT b.purpose, greatest(b.tat_us - now_ms() * 1000, 0)::int8 FROM token_bucket b WHERE b.tenant_id = @tenant AND b.purpose > 1;
+
+-- name: TenantRates(tenant int4)
+SELECT r.rates FROM tenant r WHERE r.id = @tenant;
+
+-- name: ReplaysHold(lock int4, tenant int4)
+-- Returns false if another step adds replays of the tenant's dead runs. The lock ends with
+-- the transaction.
+SELECT pg_try_advisory_xact_lock(@lock, @tenant);
 
 -- name: TokensUsed(tenant int4, purpose int2, rate int8, burst int8)
 -- Returns whether a tenant uses up its rate: the granted tokens reach to within one token

@@ -1,0 +1,110 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	// countedFor is how long the number of unfinished tasks is cached. Tasks added by this
+	// process meanwhile are counted.
+	countedFor = 5 * time.Second
+	// A number far below a high limit is cached for countedLong.
+	countedLong = time.Minute
+	highLimit   = 1_000_000
+)
+
+// A backlog holds the number of unfinished tasks of one tenant, as this process knows it.
+type backlog struct {
+	mu sync.Mutex
+	// living is the number at the last count, plus the tasks added by this process since.
+	living int64
+	// counted is set once the tasks were counted. countedAt is when the last count began.
+	counted   bool
+	countedAt time.Time
+	// counting is closed when the count in progress has ended; nil: there is none.
+	counting chan struct{}
+}
+
+// reserve adds n tasks if the limit allows it. It returns the number of unfinished tasks
+// before. processes is how many share the limit while the tasks have never been counted.
+func (b *backlog) reserve(ctx context.Context, n, limit int64, processes int, count func(context.Context) (int64, error)) (living int64, ok bool, err error) {
+	if err := b.await(ctx, b.refresh(ctx, limit, count)); err != nil {
+		return 0, false, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.counted {
+		limit /= int64(max(processes, 1))
+	}
+	if b.living+n > limit {
+		return b.living, false, nil
+	}
+	b.living += n
+	return b.living - n, true, nil
+}
+
+// release takes back a reservation of tasks that were not added.
+func (b *backlog) release(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.living -= n
+}
+
+// refresh begins a count if the last one is too old. It returns the count to wait for: that
+// one, or the first of all.
+func (b *backlog) refresh(ctx context.Context, limit int64, count func(context.Context) (int64, error)) chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	age := countedFor
+	if limit >= highLimit && b.living < limit/2 {
+		age = countedLong
+	}
+	if now := time.Now(); b.counting == nil && now.Sub(b.countedAt) >= age {
+		b.countedAt = now
+		b.counting = make(chan struct{})
+		go b.count(context.WithoutCancel(ctx), b.counting, count)
+		return b.counting
+	}
+	if !b.counted {
+		return b.counting
+	}
+	return nil
+}
+
+func (b *backlog) count(ctx context.Context, counting chan struct{}, count func(context.Context) (int64, error)) {
+	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
+	defer cancel()
+	living, err := count(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer close(counting)
+	b.counting = nil
+	if err == nil {
+		b.living, b.counted = living, true
+	}
+}
+
+// await waits for a count, but not for long: then the last known number applies.
+func (b *backlog) await(ctx context.Context, counting chan struct{}) error {
+	if counting == nil {
+		return nil
+	}
+	timer := time.NewTimer(takeWait)
+	defer timer.Stop()
+	select {
+	case <-counting:
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// known returns the number of unfinished tasks.
+func (b *backlog) known() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.living
+}

@@ -1,0 +1,258 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// spends has the rate that calls of a method use. Adds, replays and triggers are admitted by
+// their services, because a repeated request is answered over any quota.
+var spends = map[string]task.Quota{
+	perceptorv1.TaskService_GetTask_FullMethodName:                task.QuotaReads,
+	perceptorv1.TaskService_ListTasks_FullMethodName:              task.QuotaReads,
+	perceptorv1.TaskService_CountTasks_FullMethodName:             task.QuotaReads,
+	perceptorv1.TaskService_ListRunEvents_FullMethodName:          task.QuotaReads,
+	perceptorv1.TaskService_ExplainTask_FullMethodName:            task.QuotaReads,
+	perceptorv1.RunService_GetDelivery_FullMethodName:             task.QuotaReads,
+	perceptorv1.DeadLetterService_ListDeadRuns_FullMethodName:     task.QuotaReads,
+	perceptorv1.DeadLetterService_GetDeadRun_FullMethodName:       task.QuotaReads,
+	perceptorv1.BulkService_GetBulkOperation_FullMethodName:       task.QuotaReads,
+	perceptorv1.BulkService_ListBulkOperations_FullMethodName:     task.QuotaReads,
+	perceptorv1.TaskService_CancelTask_FullMethodName:             task.QuotaUpdates,
+	perceptorv1.TaskService_PauseTask_FullMethodName:              task.QuotaUpdates,
+	perceptorv1.TaskService_ResumeTask_FullMethodName:             task.QuotaUpdates,
+	perceptorv1.TaskService_UpdateTask_FullMethodName:             task.QuotaUpdates,
+	perceptorv1.TaskService_PurgeTask_FullMethodName:              task.QuotaUpdates,
+	perceptorv1.TaskService_PauseKind_FullMethodName:              task.QuotaUpdates,
+	perceptorv1.TaskService_ResumeKind_FullMethodName:             task.QuotaUpdates,
+	perceptorv1.DeadLetterService_PurgeDeadRun_FullMethodName:     task.QuotaUpdates,
+	perceptorv1.BulkService_CreateBulkOperation_FullMethodName:    task.QuotaUpdates,
+	perceptorv1.BulkService_AbortBulkOperation_FullMethodName:     task.QuotaUpdates,
+	perceptorv1.BulkService_PauseBulkOperation_FullMethodName:     task.QuotaUpdates,
+	perceptorv1.BulkService_ResumeBulkOperation_FullMethodName:    task.QuotaUpdates,
+	perceptorv1.AdminService_GetTenant_FullMethodName:             task.QuotaReads,
+	perceptorv1.AdminService_ListTokens_FullMethodName:            task.QuotaReads,
+	perceptorv1.AuditService_ListTenantAuditEvents_FullMethodName: task.QuotaReads,
+	perceptorv1.AdminService_CreateToken_FullMethodName:           task.QuotaUpdates,
+	perceptorv1.AdminService_RotateToken_FullMethodName:           task.QuotaUpdates,
+	perceptorv1.AdminService_RevokeToken_FullMethodName:           task.QuotaUpdates,
+	perceptorv1.TaskService_PreviewSchedule_FullMethodName:        task.QuotaPreviews,
+	perceptorv1.RunService_StartRuns_FullMethodName:               task.QuotaRuns,
+	perceptorv1.RunService_CheckRuns_FullMethodName:               task.QuotaRuns,
+	perceptorv1.RunService_ReportResults_FullMethodName:           task.QuotaRuns,
+	perceptorv1.RunService_HeartbeatRuns_FullMethodName:           task.QuotaRuns,
+	perceptorv1.RunService_HandBackRuns_FullMethodName:            task.QuotaRuns,
+}
+
+// units returns how much of its rate a call uses by its answer. A call uses at least one unit.
+func units(reply any) int {
+	switch r := reply.(type) {
+	case *perceptorv1.ListTasksResponse:
+		return len(r.GetTasks())
+	case *perceptorv1.ListRunEventsResponse:
+		return len(r.GetEvents())
+	case *perceptorv1.ListDeadRunsResponse:
+		return len(r.GetDeadRuns())
+	case *perceptorv1.ListBulkOperationsResponse:
+		return len(r.GetOperations())
+	case *perceptorv1.ListTokensResponse:
+		return len(r.GetTokens())
+	case *perceptorv1.PreviewScheduleResponse:
+		return len(r.GetInstants())
+	case interface {
+		GetReplies() []*perceptorv1.RunReply
+	}:
+		return len(r.GetReplies())
+	}
+	return 1
+}
+
+// A spending is what one call of a tenant uses of its quotas. The methods of nil do nothing.
+type spending struct {
+	use   *tenantUse
+	quota task.Quota // 0: none but bytes
+	// units and bytes are the rates of quota and of bytes; nil: not limited.
+	units, bytes *quotaRate
+	received     int
+}
+
+// begin counts a call of a tenant, or returns the error for the caller. The caller must call
+// end.
+func (q *quotas) begin(ctx context.Context, method string, who *Identity) (*spending, error) {
+	if q == nil || who.Tenant.ID == 0 || who.inspects {
+		return nil, nil
+	}
+	t := &who.Tenant
+	u := q.of(t.ID)
+	if err := q.connect(ctx, t, u); err != nil {
+		return nil, err
+	}
+	if limit := t.Rates.Quota(task.QuotaCalls, q.defaults); !u.enter(t, limit) {
+		q.events.overQuota(t.Name, task.QuotaCalls, 1)
+		return nil, quotaError(task.QuotaCalls, t.Name, busyWait, fmt.Sprintf("at most %d calls can be in progress", limit))
+	}
+	s := &spending{use: u, quota: spends[method], units: q.rateOf(t, spends[method]), bytes: q.rateOf(t, task.QuotaBytes)}
+	err := q.rate(ctx, t, u, s.quota, 1)
+	if err == nil {
+		err = q.rate(ctx, t, u, task.QuotaBytes, 1)
+	}
+	if err != nil {
+		u.leave()
+		return nil, err
+	}
+	return s, nil
+}
+
+// receive counts the bytes of the request.
+func (s *spending) receive(bytes int) {
+	if s != nil {
+		s.received = bytes
+	}
+}
+
+// end charges what only the request and the answer say.
+func (s *spending) end(reply any, err error) {
+	if s == nil {
+		return
+	}
+	s.use.leave()
+	message, ok := reply.(proto.Message)
+	answered := ok && err == nil
+	if s.units != nil && answered {
+		s.use.stocks[s.quota].charge(*s.units, units(reply)-1)
+	}
+	if s.bytes != nil {
+		n := s.received
+		if answered {
+			n += proto.Size(message)
+		}
+		s.use.stocks[task.QuotaBytes].charge(*s.bytes, n-1)
+	}
+}
+
+// enter counts a call that begins, unless limit calls are in progress.
+func (u *tenantUse) enter(t *Tenant, limit int64) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if limit > 0 && u.calls >= limit {
+		return false
+	}
+	u.calls++
+	u.rates, u.last = &t.Rates, time.Now()
+	return true
+}
+
+func (u *tenantUse) leave() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.calls--
+}
+
+// connect counts the connection of a call, unless that was done, or the tenant has too many.
+func (q *quotas) connect(ctx context.Context, t *Tenant, u *tenantUse) error {
+	c := connectionOf(ctx)
+	limit := t.Rates.Quota(task.QuotaConnections, q.defaults)
+	if c == nil || c.joins(u, limit) {
+		return nil
+	}
+	q.events.overQuota(t.Name, task.QuotaConnections, 1)
+	return quotaError(task.QuotaConnections, t.Name, busyWait, fmt.Sprintf("at most %d connections can be open", limit))
+}
+
+// A connection is one connection of callers. It knows whose calls it has brought.
+type connection struct {
+	net.Conn
+	mu     sync.Mutex
+	users  []*tenantUse
+	closed bool
+}
+
+// maxUsers bounds the tenants that are counted on one connection.
+const maxUsers = 16
+
+// joins counts the connection for a tenant. It returns false if the tenant has limit others.
+func (c *connection) joins(u *tenantUse, limit int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, known := range c.users {
+		if known == u {
+			return true
+		}
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if limit > 0 && u.connections >= limit {
+		return false
+	}
+	if !c.closed && len(c.users) < maxUsers {
+		u.connections++
+		c.users = append(c.users, u)
+	}
+	return true
+}
+
+// Close implements [net.Conn].
+func (c *connection) Close() error {
+	c.mu.Lock()
+	users := c.users
+	c.users, c.closed = nil, true
+	c.mu.Unlock()
+	for _, u := range users {
+		u.mu.Lock()
+		u.connections--
+		u.mu.Unlock()
+	}
+	return c.Conn.Close()
+}
+
+// RemoteAddr implements [net.Conn]. Calls find their connection by it.
+func (c *connection) RemoteAddr() net.Addr { return connectionAddr{c.Conn.RemoteAddr(), c} }
+
+type connectionAddr struct {
+	net.Addr
+	connection *connection
+}
+
+// connections wraps the connections of a listener.
+type connections struct{ net.Listener }
+
+// Accept implements [net.Listener].
+func (l connections) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &connection{Conn: c}, nil
+}
+
+type connectionKey struct{}
+
+// withConnection stores the connection of calls over HTTP in their context.
+func withConnection(ctx context.Context, c net.Conn) context.Context {
+	if at, ok := c.RemoteAddr().(connectionAddr); ok {
+		return context.WithValue(ctx, connectionKey{}, at.connection)
+	}
+	return ctx
+}
+
+// connectionOf returns the connection of a call, or nil if it is not known.
+func connectionOf(ctx context.Context) *connection {
+	if c, ok := ctx.Value(connectionKey{}).(*connection); ok {
+		return c
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		if at, ok := p.Addr.(connectionAddr); ok {
+			return at.connection
+		}
+	}
+	return nil
+}

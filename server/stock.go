@@ -1,0 +1,233 @@
+package server
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	// takesPerSecond is the number of parts into which the tokens of one second are divided; one part
+	// is taken at a time.
+	takesPerSecond = 4
+	// takeTimeout bounds a take. A call does not wait longer than takeWait for one.
+	takeTimeout = 2 * time.Second
+	takeWait    = 100 * time.Millisecond
+	// takeGap is the least time between a take that got less than it wanted and the next one;
+	// awayGap is the time after a take that failed.
+	takeGap = 50 * time.Millisecond
+	awayGap = time.Second
+)
+
+// A stock holds the tokens of one rate of one tenant at this process.
+//
+// All processes share a bucket, from which a stock takes some tokens at a time, before it is
+// empty if it can. So most calls wait for nothing, and a tenant that is over its rate costs a
+// statement every takeGap. What is known only after a call, such as the size of its answer, is
+// taken from the stock then. The stock may fall below zero; calls are refused until the rate
+// has made up for it.
+//
+// While the bucket does not answer, the stock fills itself with the rate divided by the number
+// of processes.
+type stock struct {
+	mu     sync.Mutex
+	tokens float64
+	// taking is closed when the take in progress has ended; nil: there is none.
+	taking chan struct{}
+	again  time.Time // no take before this instant
+	// away is set while the bucket does not answer. filled is when the stock has filled itself.
+	away   bool
+	filled time.Time
+	spent  meter
+}
+
+// A quotaRate describes a stock for one call.
+type quotaRate struct {
+	perSecond int64
+	// processes is how many share the rate.
+	processes int
+	// take takes tokens from the bucket.
+	take func(ctx context.Context, want int) (task.Tokens, error)
+}
+
+func (r *quotaRate) slice() float64 { return max(float64(r.perSecond/takesPerSecond), 1) }
+
+// share returns the tokens of one second of this process while the bucket does not answer.
+func (r *quotaRate) share() float64 { return max(float64(r.perSecond)/float64(max(r.processes, 1)), 1) }
+
+// admit takes n tokens, or returns when there may be as many. Its error is that of ctx.
+func (s *stock) admit(ctx context.Context, r quotaRate, n int) (wait time.Duration, ok bool, err error) {
+	for tries := 1; ; tries++ {
+		taking, ok := s.use(r, float64(n))
+		if ok || taking == nil || tries > takesPerSecond {
+			return s.missing(r, n), ok, nil
+		}
+		timer := time.NewTimer(takeWait)
+		select {
+		case <-taking:
+		case <-timer.C:
+			s.isAway(r)
+		case <-ctx.Done():
+			timer.Stop()
+			return 0, false, ctx.Err()
+		}
+		timer.Stop()
+	}
+}
+
+// use takes n tokens of the stock. If it has too few, use returns the take to wait for, or nil
+// if waiting does not help.
+func (s *stock) use(r quotaRate, n float64) (taking chan struct{}, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	s.fill(r, now)
+	if s.tokens >= n || s.away && s.tokens >= min(n, r.share()) {
+		s.tokens -= n
+		s.spent.add(now, int64(n))
+		if s.tokens < r.slice()/2 {
+			s.take(r, r.slice(), now)
+		}
+		return nil, true
+	}
+	s.take(r, max(n-s.tokens, r.slice()), now)
+	if s.away {
+		return nil, false
+	}
+	return s.taking, false
+}
+
+// charge takes n tokens that a call has used already.
+func (s *stock) charge(r quotaRate, n int) {
+	if n <= 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	s.fill(r, now)
+	s.tokens -= float64(n)
+	s.spent.add(now, int64(n))
+	s.makeUp(r, now)
+}
+
+// makeUp takes the tokens of a stock that is below zero. They may be more than the bucket can
+// hold, so the takes follow each other. The caller holds the lock.
+func (s *stock) makeUp(r quotaRate, now time.Time) {
+	if s.tokens < 0 && !s.away {
+		s.take(r, r.slice()-s.tokens, now)
+	}
+}
+
+// take begins a take unless there is one, or it is too early. The caller holds the lock.
+func (s *stock) take(r quotaRate, want float64, now time.Time) {
+	if s.taking != nil || now.Before(s.again) {
+		return
+	}
+	taking := make(chan struct{})
+	s.taking = taking
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), takeTimeout) // the call may end before
+		defer cancel()
+		asked := int(math.Ceil(min(want, math.MaxInt32)))
+		got, err := r.take(ctx, asked)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		defer close(taking)
+		s.taken(r, got, err, asked)
+		if s.tokens < 0 && !s.away {
+			time.AfterFunc(time.Second/takesPerSecond, func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.makeUp(r, time.Now())
+			})
+		}
+	}()
+}
+
+// taken records the outcome of a take. The caller holds the lock.
+func (s *stock) taken(r quotaRate, got task.Tokens, err error, asked int) {
+	s.taking = nil
+	now := time.Now()
+	if err != nil {
+		s.startFilling(r, now)
+		s.again = now.Add(awayGap)
+		return
+	}
+	s.fill(r, now)
+	s.away = false
+	s.tokens += float64(got.Granted)
+	if got.Granted < asked {
+		s.again = now.Add(max(time.Duration(got.Wait)*time.Millisecond, takeGap))
+	}
+}
+
+// isAway records that the take in progress is slow.
+func (s *stock) isAway(r quotaRate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taking != nil {
+		s.startFilling(r, time.Now())
+	}
+}
+
+// startFilling makes the stock fill itself, beginning with the tokens of a second.
+func (s *stock) startFilling(r quotaRate, now time.Time) {
+	if !s.away {
+		s.away, s.filled = true, now
+		s.tokens = max(s.tokens, r.share())
+	}
+}
+
+// fill adds the tokens since the stock was filled. The caller holds the lock.
+func (s *stock) fill(r quotaRate, now time.Time) {
+	if !s.away {
+		return
+	}
+	grown := s.tokens + now.Sub(s.filled).Seconds()*r.share()
+	s.tokens, s.filled = max(s.tokens, min(grown, r.share())), now
+}
+
+// missing returns how long it takes until the stock may have n tokens.
+func (s *stock) missing(r quotaRate, n int) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	perSecond := float64(r.perSecond)
+	if s.away {
+		perSecond = r.share()
+	}
+	return time.Duration(math.Ceil(max(float64(n)-s.tokens, 1)/perSecond*1000)) * time.Millisecond
+}
+
+// lastSecond returns the tokens used within the last whole second.
+func (s *stock) lastSecond(now time.Time) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.spent.last(now)
+}
+
+// A meter counts by second. The zero value is empty.
+type meter struct{ second, now, before int64 }
+
+func (m *meter) add(at time.Time, n int64) {
+	m.turn(at)
+	m.now += n
+}
+
+// last returns the count of the last whole second.
+func (m *meter) last(at time.Time) int64 {
+	m.turn(at)
+	return m.before
+}
+
+func (m *meter) turn(at time.Time) {
+	switch second := at.Unix(); {
+	case second == m.second+1:
+		m.second, m.before, m.now = second, m.now, 0
+	case second > m.second:
+		m.second, m.before, m.now = second, 0, 0
+	}
+}
