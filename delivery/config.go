@@ -1,7 +1,7 @@
 package delivery
 
 import (
-	"crypto/tls"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -19,9 +19,9 @@ type Config struct {
 	Brokers []string
 	// ClientID identifies this process to the brokers. Default: "perceptor".
 	ClientID string
-	// TLS, if set, is used for all connections. SASL, if set, is used to
-	// authenticate.
-	TLS  *tls.Config
+	// Dial opens connections, with TLS if the brokers speak it. Default: without TLS.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// SASL, if set, is used to authenticate.
 	SASL sasl.Mechanism
 
 	// Compression of record batches: none (default), lz4, zstd, snappy, gzip.
@@ -50,6 +50,9 @@ func (c Config) withDefaults() Config {
 	or(&c.RequestBytes, 16<<20)
 	or(&c.MetadataTTL, 2*time.Second)
 	or(&c.DialTimeout, 3*time.Second)
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{Timeout: c.DialTimeout, KeepAlive: 15 * time.Second}).DialContext
+	}
 	return c
 }
 
@@ -111,9 +114,8 @@ func (c Config) transport(topics []string) *kafka.Transport {
 	if topics == nil {
 		topics = []string{} // nil stands for all topics
 	}
-	dialer := &net.Dialer{Timeout: c.DialTimeout, KeepAlive: 15 * time.Second}
 	return &kafka.Transport{
-		Dial: dialer.DialContext, DialTimeout: c.DialTimeout, MetadataTTL: c.MetadataTTL, MetadataTopics: topics,
-		ClientID: c.ClientID, TLS: c.TLS, SASL: c.SASL,
+		Dial: c.Dial, DialTimeout: c.DialTimeout, MetadataTTL: c.MetadataTTL, MetadataTopics: topics,
+		ClientID: c.ClientID, SASL: c.SASL,
 	}
 }

@@ -32,9 +32,9 @@ func (p *Publisher) Ping(ctx context.Context) error {
 // ask sends a request to a broker. The connection is closed when ctx ends, because a broker
 // may accept it and never answer.
 func (c Config) ask(ctx context.Context, broker string) error {
-	dialer := kafka.Dialer{ClientID: c.ClientID, Timeout: c.DialTimeout, TLS: c.TLS, SASLMechanism: c.SASL}
+	dialer := kafka.Dialer{ClientID: c.ClientID, Timeout: c.DialTimeout, SASLMechanism: c.SASL}
 	dialer.DialFunc = func(dialing context.Context, network, address string) (net.Conn, error) {
-		conn, err := (&net.Dialer{}).DialContext(dialing, network, address)
+		conn, err := c.Dial(dialing, network, address)
 		if err == nil {
 			context.AfterFunc(ctx, func() { _ = conn.Close() })
 		}

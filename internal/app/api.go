@@ -81,7 +81,7 @@ func (a *API) join(ctx context.Context) (err error) {
 		return err
 	}
 	logStalls(a.cluster, a.o.Log)
-	kafka, err := kafkaConfig(c, "perceptor-taskd")
+	kafka, err := kafkaConfig(c, "perceptor-taskd", a.o.Log)
 	if err != nil {
 		return err
 	}

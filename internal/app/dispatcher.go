@@ -81,7 +81,7 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 		return err
 	}
 	logStalls(d.cluster, d.o.Log)
-	kafka, err := kafkaConfig(c, "perceptor-dispatcher")
+	kafka, err := kafkaConfig(c, "perceptor-dispatcher", d.o.Log)
 	if err != nil {
 		return err
 	}

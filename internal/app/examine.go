@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -225,7 +226,7 @@ func (e *examination) far(ctx context.Context, cluster *store.Cluster) {
 const lateBucket = time.Minute
 
 func (e *examination) kafka(ctx context.Context, tenants *control.Store) {
-	conf, err := kafkaConfig(e.config, "perceptor-doctor")
+	conf, err := kafkaConfig(e.config, "perceptor-doctor", slog.New(slog.DiscardHandler))
 	if err == nil {
 		err = e.topics(ctx, conf, tenants)
 	}

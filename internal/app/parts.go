@@ -2,12 +2,10 @@ package app
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +14,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 
 	"github.com/perceptor/perceptor/delivery"
+	"github.com/perceptor/perceptor/internal/certs"
 	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/internal/kafkalogin"
 	"github.com/perceptor/perceptor/internal/telemetry"
@@ -59,17 +58,22 @@ func logStalls(cluster *store.Cluster, log *slog.Logger) {
 	})
 }
 
+// kafkaKeepAlive is how often an idle connection to a broker is probed.
+const kafkaKeepAlive = 15 * time.Second
+
 // kafkaConfig returns the configuration of Kafka clients.
-func kafkaConfig(c *config.Config, clientID string) (delivery.Config, error) {
+func kafkaConfig(c *config.Config, clientID string, log *slog.Logger) (delivery.Config, error) {
 	conf := delivery.Config{
 		Brokers: c.Kafka.Brokers, ClientID: clientID,
 		Compression: c.Kafka.Compression, Timeout: c.Kafka.Timeout,
 	}
-	if c.Kafka.TLS.Enabled {
-		var err error
-		if conf.TLS, err = kafkaTLS(&c.Kafka.TLS); err != nil {
+	if t := &c.Kafka.TLS; t.Enabled {
+		source, err := certs.Open(certs.Files{Cert: t.CertFile, Key: t.KeyFile, CA: t.CAFile},
+			certs.Names{Cert: "kafka.tls.cert_file", CA: "kafka.tls.ca_file"}, log)
+		if err != nil {
 			return conf, err
 		}
+		conf.Dial = source.Dialer((&net.Dialer{KeepAlive: kafkaKeepAlive}).DialContext)
 	}
 	var err error
 	conf.SASL, err = kafkaLogin(&c.Kafka.SASL)
@@ -89,43 +93,6 @@ func kafkaLogin(c *config.KafkaSASL) (sasl.Mechanism, error) {
 		}
 		return m, nil
 	}
-}
-
-func kafkaTLS(c *config.KafkaTLS) (*tls.Config, error) {
-	conf := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CAFile != "" {
-		pool, err := certPool("kafka.tls.ca_file", c.CAFile)
-		if err != nil {
-			return nil, err
-		}
-		conf.RootCAs = pool
-	}
-	if c.CertFile != "" {
-		read := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-			if err != nil {
-				return nil, fmt.Errorf("kafka.tls.cert_file: %w", err)
-			}
-			return &cert, nil
-		}
-		if _, err := read(nil); err != nil {
-			return nil, err
-		}
-		conf.GetClientCertificate = read // for each connection, so that the files may be renewed
-	}
-	return conf, nil
-}
-
-func certPool(key, file string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s: %s holds no certificate", key, file)
-	}
-	return pool, nil
 }
 
 // newTopics returns what creates and checks topics.

@@ -113,6 +113,7 @@ var crossTenantCases = map[string]crossTenant{
 		return &v1.UpdateTenantRequest{Name: x.tenant, Tenant: &v1.Tenant{Paused: true}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"paused"}}}
 	}},
 	"AdminService.PauseTenant":         {refused: true, request: func(x target) proto.Message { return &v1.PauseTenantRequest{Name: x.tenant} }},
+	"AdminService.RotateTenantKey":     {refused: true, request: func(x target) proto.Message { return &v1.RotateTenantKeyRequest{Name: x.tenant} }},
 	"AdminService.ResumeTenant":        {refused: true, request: func(x target) proto.Message { return &v1.ResumeTenantRequest{Name: x.tenant} }},
 	"AdminService.DeleteTenant":        {refused: true, request: func(x target) proto.Message { return &v1.DeleteTenantRequest{Name: x.tenant} }},
 	"AssignmentService.GetAssignment":  {refused: true, request: func(target) proto.Message { return &v1.GetAssignmentRequest{} }},

@@ -63,18 +63,27 @@ func startKafka(ctx context.Context, dir string, settings map[string]string) (*K
 	if err != nil {
 		return nil, err
 	}
-	id := clusterID(rand.Reader)
-	err = launchOnSomePort(ctx, &s.javaServer, func(port int) error {
-		controller, err := subprocess.FreePort()
-		if err != nil {
-			return err
-		}
-		return s.format(id, kafkaConfig(dir, port, controller, settings))
-	})
+	err = s.start(ctx, func(_, _ int) (map[string]string, error) { return settings, nil })
 	if err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// start starts the server on some port, with the settings for that port and that of the controller.
+func (s *KafkaServer) start(ctx context.Context, settings func(port, controller int) (map[string]string, error), format ...string) error {
+	id := clusterID(rand.Reader)
+	return launchOnSomePort(ctx, &s.javaServer, func(port int) error {
+		controller, err := subprocess.FreePort()
+		if err != nil {
+			return err
+		}
+		with, err := settings(port, controller)
+		if err != nil {
+			return err
+		}
+		return s.format(id, kafkaConfig(s.dir, port, controller, with), format...)
+	})
 }
 
 // newKafka returns a server with its data in dir that has no address and no configuration yet.
@@ -95,21 +104,21 @@ func newKafka(ctx context.Context, dir string) (*KafkaServer, error) {
 		return exec.Command(java, append(append(slices.Clone(kafkaFlags), "-cp", filepath.Join(lib, "*")), args...)...)
 	}
 	s.program = func() *exec.Cmd { return s.run("kafka.Kafka", s.config()) }
-	s.answers = func(ctx context.Context) error { return joinable(ctx, s.addr) }
+	s.answers = func(ctx context.Context) error { return joinable(ctx, s.addr, &kafka.Transport{}) }
 	return s, nil
 }
 
 func (s *KafkaServer) config() string { return filepath.Join(s.dir, "server.properties") }
 
 // format writes the configuration, and formats the data directory if it is new.
-func (s *KafkaServer) format(cluster string, config []byte) error {
+func (s *KafkaServer) format(cluster string, config []byte, args ...string) error {
 	if err := os.WriteFile(s.config(), config, 0o600); err != nil {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, "data", "meta.properties")); err == nil {
 		return nil
 	}
-	cmd := s.run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", s.config())
+	cmd := s.run(append([]string{"kafka.tools.StorageTool", "format", "-t", cluster, "-c", s.config()}, args...)...)
 	cmd.WaitDelay = time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("format data directory: %w: %s", err, bytes.TrimSpace(out[max(0, len(out)-lastWords):]))
@@ -163,10 +172,10 @@ log.cleaner.dedupe.buffer.size=8388608
 // joinable asks the broker for the coordinator of a group. The broker answers when it is up and the
 // offsets topic exists. The request creates that topic, which would otherwise delay the first consumer
 // group by seconds.
-func joinable(ctx context.Context, addr string) error {
+func joinable(ctx context.Context, addr string, transport *kafka.Transport) error {
 	ctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
-	transport := &kafka.Transport{DialTimeout: probeWait, IdleTimeout: probeWait}
+	transport.DialTimeout, transport.IdleTimeout = probeWait, probeWait
 	defer transport.CloseIdleConnections()
 	tcp, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
