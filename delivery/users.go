@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash"
 	"strconv"
+	"strings"
 
 	"github.com/segmentio/kafka-go"
 )
@@ -203,4 +204,53 @@ func Commands(server, config, topic string, login Login, cfg UserConfig) []strin
 		fmt.Sprintf("kafka-configs.sh %s --alter --entity-type users --entity-name '%s' --add-config '%s=[password=%s]'",
 			at, login.Username, login.Mechanism, login.Password),
 	}
+}
+
+// CheckAccess says which of the topics any client may use, because the brokers have no
+// authorizer or because an access list says so.
+func (u *Users) CheckAccess(ctx context.Context, topics []string) ([]Finding, error) {
+	client, closeClient := u.client()
+	defer closeClient()
+	res, err := client.DescribeACLs(ctx, &kafka.DescribeACLsRequest{Filter: kafka.ACLFilter{
+		ResourceTypeFilter: kafka.ResourceTypeTopic, ResourcePatternTypeFilter: kafka.PatternTypeAny,
+		Operation: kafka.ACLOperationTypeAny, PermissionType: kafka.ACLPermissionTypeAllow,
+	}})
+	if err == nil {
+		err = res.Error
+	}
+	switch {
+	case errors.Is(err, kafka.SecurityDisabled):
+		return []Finding{{Message: "the brokers have no authorizer: any client that reaches them may read and write every topic; " +
+			"records are signed, but the params of all tenants can be read"}}, nil
+	case err != nil:
+		return nil, fmt.Errorf("read access lists: %w", err)
+	}
+	var found []Finding
+	for _, r := range res.Resources {
+		for _, a := range r.ACLs {
+			if a.Principal != "User:*" || !opens(a.Operation) {
+				continue
+			}
+			for _, topic := range topics {
+				if covers(r, topic) {
+					found = append(found, Finding{Topic: topic, Message: "any client may " + strings.ToLower(a.Operation.String()) +
+						" it, by the access list of User:* for " + r.ResourceName})
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+// opens reports whether an operation on a topic shows or changes its records.
+func opens(o kafka.ACLOperationType) bool {
+	return o == kafka.ACLOperationTypeRead || o == kafka.ACLOperationTypeWrite || o == kafka.ACLOperationTypeAll
+}
+
+// covers reports whether an access list is about a topic or its dead-letter topic.
+func covers(r kafka.ACLResource, topic string) bool {
+	if r.PatternType == kafka.PatternTypePrefixed {
+		return strings.HasPrefix(topic+DeadSuffix, r.ResourceName)
+	}
+	return r.ResourceName == "*" || r.ResourceName == topic || r.ResourceName == topic+DeadSuffix
 }

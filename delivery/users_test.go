@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -276,4 +277,52 @@ func tokenOf(t *testing.T, subject string, lifetime time.Duration) sasl.Mechanis
 		t.Fatal(err)
 	}
 	return kafkalogin.TokenFile(path)
+}
+
+// TestTopicsThatAnyClientMayReadAreFound asks brokers with and without an authorizer.
+func TestTopicsThatAnyClientMayReadAreFound(t *testing.T) {
+	t.Parallel()
+	open, err := NewUsers(Config{Brokers: []string{testenv.Kafka(t).Addr()}}, UserConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := open.CheckAccess(t.Context(), []string{"perceptor.1.shop"})
+	if err != nil || len(found) != 1 || !strings.Contains(found[0].Message, "any client that reaches them may read and write every topic") {
+		t.Errorf("brokers without an authorizer: %v, %v", found, err)
+	}
+	s := newSecured(t)
+	shop, _ := s.tenant(1, "shop", kafkalogin.Scram512)
+	bank, _ := s.tenant(2, "bank", kafkalogin.Scram512)
+	if found, err := s.users.CheckAccess(t.Context(), []string{shop, bank}); err != nil || len(found) != 0 {
+		t.Errorf("access lists of tenants alone: %v, %v", found, err)
+	}
+	admin, closeAdmin := s.server.Client(s.server.Admin())
+	defer closeAdmin()
+	everyone := func(name string, pattern kafka.PatternType, op kafka.ACLOperationType) kafka.ACLEntry {
+		return kafka.ACLEntry{ResourceType: kafka.ResourceTypeTopic, ResourceName: name, ResourcePatternType: pattern,
+			Principal: "User:*", Host: "*", Operation: op, PermissionType: kafka.ACLPermissionTypeAllow}
+	}
+	res, err := admin.CreateACLs(t.Context(), &kafka.CreateACLsRequest{ACLs: []kafka.ACLEntry{
+		everyone("perceptor.2.", kafka.PatternTypePrefixed, kafka.ACLOperationTypeRead),
+		everyone(shop, kafka.PatternTypeLiteral, kafka.ACLOperationTypeDescribe), everyone("other", kafka.PatternTypeLiteral, kafka.ACLOperationTypeAll),
+	}})
+	if err != nil || errors.Join(res.Errors...) != nil {
+		t.Fatal(err, res)
+	}
+	found, err = s.users.CheckAccess(t.Context(), []string{shop, bank})
+	if err != nil || len(found) != 1 || found[0].String() != "topic "+bank+": any client may read it, by the access list of User:* for perceptor.2." {
+		t.Errorf("found %v, %v, want the topic that everyone may read", found, err)
+	}
+}
+
+// TestTheCommandsForAnOperatorDoWhatTaskdWouldDo compares their content with what Ensure sends.
+func TestTheCommandsForAnOperatorDoWhatTaskdWouldDo(t *testing.T) {
+	t.Parallel()
+	got := strings.Join(Commands("k:9092", "admin.properties", "p.1.shop", Login{Mechanism: kafkalogin.Scram512, Username: "p.1.shop.1", Password: "secret"}, UserConfig{}), "\n")
+	want := `kafka-acls.sh --bootstrap-server k:9092 --command-config admin.properties --add --allow-principal 'User:p.1.shop.1' --operation READ --topic 'p.1.shop' --group 'p.1.shop' --topic 'p.1.shop.dead' --group 'p.1.shop.dead'
+kafka-configs.sh --bootstrap-server k:9092 --command-config admin.properties --alter --entity-type users --entity-name 'p.1.shop.1' --add-config 'consumer_byte_rate=67108864,request_percentage=100'
+kafka-configs.sh --bootstrap-server k:9092 --command-config admin.properties --alter --entity-type users --entity-name 'p.1.shop.1' --add-config 'SCRAM-SHA-512=[password=secret]'`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
 }

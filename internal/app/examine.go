@@ -270,7 +270,31 @@ func (e *examination) topics(ctx context.Context, conf delivery.Config, tenants 
 	if err == nil && len(findings) == 0 {
 		e.add(OK, "topics", "%d checked", len(names))
 	}
+	if err == nil {
+		e.topicAccess(ctx, conf, names)
+	}
 	return err
+}
+
+// topicAccess says plainly when any client may read the records of tenants.
+func (e *examination) topicAccess(ctx context.Context, conf delivery.Config, topics []string) {
+	users, err := delivery.NewUsers(conf, userLimits(&e.config.Kafka))
+	if err != nil {
+		e.add(Failed, "topic access", "%s", oneLine(err))
+		return
+	}
+	open, err := users.CheckAccess(ctx, topics)
+	for _, f := range open {
+		e.add(Warning, "topic access", "%s", f)
+	}
+	switch {
+	case err != nil:
+		e.add(Warning, "topic access", "not checked: %s", oneLine(err))
+	case len(open) == 0 && e.config.Kafka.Users.Mode == config.UsersNone:
+		e.add(Warning, "topic access", "the brokers have an authorizer, and kafka.users.mode is none: who may read which topic is up to the access lists that others have written")
+	case len(open) == 0:
+		e.add(OK, "topic access", "no access list lets every client read a tenant's topic")
+	}
 }
 
 func (e *examination) zookeeper(ctx context.Context) {

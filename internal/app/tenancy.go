@@ -5,7 +5,10 @@ import (
 	"crypto/hkdf"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/internal/config"
@@ -104,6 +107,32 @@ func derive(secret []byte, t *control.Tenant, k *control.Key, purpose string) []
 		panic(err) // the length is valid
 	}
 	return derived
+}
+
+// KafkaCommands returns the commands of Kafka's tools that create the users of a tenant, one for
+// each of its keys, for brokers on which taskd may not create them. file is the file with the
+// settings of those tools.
+func KafkaCommands(ctx context.Context, c *config.Config, tenants *control.Store, name, file string) ([]string, error) {
+	conf, err := kafkaConfig(c, "perceptorctl", slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	s, err := newTenancy(c, conf)
+	if err != nil {
+		return nil, err
+	}
+	if s.mechanism == "" {
+		return nil, errors.New("kafka.users.mode: none: tenants have no logins of their own")
+	}
+	t, err := tenants.Tenant(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	var commands []string
+	for i := range t.Keys {
+		commands = append(commands, delivery.Commands(strings.Join(c.Kafka.Brokers, ","), file, s.topics.Name(t.ID, t.Name), s.login(&t, &t.Keys[i]), userLimits(&c.Kafka))...)
+	}
+	return commands, nil
 }
 
 // keys returns the keys of a tenant for its listeners.
