@@ -32,6 +32,10 @@ test: $(TESTENV) ## run every test, race detector on, beside real servers
 test-long: ## run every test at full length, with soaks and storms; takes some hours
 	PERCEPTOR_TEST_LONG=1 $(MAKE) --no-print-directory test TIMEOUT=1h
 
+.PHONY: test-secure
+test-secure: ## run every test with TLS to PostgreSQL, and whole installations with TLS and logins on every link
+	PERCEPTOR_TEST_SECURE=1 $(MAKE) --no-print-directory test
+
 # Most packages wait more than they compute, so four run at a time. The packages that take longest (FIRST)
 # start first. The packages in ALONE measure times: dispatch runs by itself, and beside loadtest, which waits
 # for most of its time, run only the light packages in LIGHT, one after another. All tests are compiled before

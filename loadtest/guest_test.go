@@ -56,7 +56,7 @@ func newGuestNamed(t *testing.T, s *stack.Stack, name string) *guest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(client.Config{Address: s.Address, Token: token})
+	c, err := client.New(s.Client(token))
 	if err != nil {
 		t.Fatal(err)
 	}

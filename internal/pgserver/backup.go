@@ -18,6 +18,9 @@ func (s *Server) BaseBackup(ctx context.Context, dir, standby string) error {
 		return fmt.Errorf("back up PostgreSQL: %w", err)
 	}
 	source := "host=127.0.0.1 port=" + strconv.Itoa(s.port) + " user=" + superuser
+	if s.ca != "" { // without a certificate, which would be looked for in the home of another user
+		source += " sslmode=require sslcert=/nonexistent"
+	}
 	args := []string{"--pgdata", dir, "--wal-method", "stream", "--checkpoint", "fast", "--no-sync"}
 	if standby != "" {
 		source += " application_name=" + standby

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -16,6 +17,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/perceptor/perceptor/internal/tempdir"
 )
 
 // CA is a certificate authority for tests. Its methods may be called concurrently.
@@ -27,6 +30,8 @@ type CA struct {
 	cert   *x509.Certificate
 	key    *ecdsa.PrivateKey
 	issued atomic.Int64
+	// place, if set, is the directory that this process owns as long as it is reachable.
+	place *tempdir.Dir
 }
 
 // Certificate names the files of a certificate. CombinedFile holds both, as Java wants it.
@@ -90,6 +95,23 @@ func StartCA(dir string) (*CA, error) {
 	}
 	// The servers' users read it, too.
 	return ca, os.WriteFile(ca.File, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644)
+}
+
+// Trust returns the configuration of a client that trusts only the CA in a file; nil without
+// a file.
+func Trust(file string) (*tls.Config, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, errors.New(file + " holds no certificate")
+	}
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
 }
 
 // Trust returns the configuration of a client that trusts only this CA.

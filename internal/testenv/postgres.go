@@ -77,6 +77,9 @@ func StartPostgres(ctx context.Context, dir string, opts ...PostgresOption) (*Po
 	for _, opt := range opts {
 		opt(&o)
 	}
+	if err := secure(&o); err != nil {
+		return nil, fmt.Errorf("secure PostgreSQL: %w", err)
+	}
 	server, err := pgserver.Start(ctx, o)
 	if err != nil {
 		return nil, err

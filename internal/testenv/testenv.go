@@ -17,7 +17,7 @@
 //
 // Tests that disturb a server use a private one. The servers of [NewPostgres], [NewZooKeeper] and
 // [NewKafka] can be stopped, killed, paused and restarted with the same port and data. [StartPostgres],
-// [StartZooKeeper] and [StartKafka] start the same servers outside a test. [NewStandby] starts a standby of a
+// [StartZooKeeper] and [StartKafka] start the same servers outside a test. [SecureVariable] closes their links. [NewStandby] starts a standby of a
 // private PostgreSQL server; with [Proxy.Redirect] it takes the server's place.
 //
 // PostgreSQL is the one installed on the machine (15 to 18), or else a download. Kafka and ZooKeeper need

@@ -172,7 +172,7 @@ type OperationsReport struct {
 // operations looks up, pauses and resumes the first half of the picks and cancels the
 // second half. It returns the sum of the cancelled tasks.
 func (r *runner) operations(ctx context.Context, picks []pick) (*OperationsReport, Sum, error) {
-	c, err := client.New(client.Config{Address: r.stack.Address, Token: r.stack.Token})
+	c, err := client.New(r.stack.Client(r.stack.Token))
 	if err != nil {
 		return nil, Sum{}, err
 	}

@@ -51,7 +51,7 @@ type tenant struct {
 }
 
 func joinTenant(ctx context.Context, r *runner, f feature, secret string) (*tenant, error) {
-	c, err := client.New(client.Config{Address: r.stack.Address, Token: secret, CallTimeout: callLimit})
+	c, err := client.New(client.Config{Address: r.stack.Address, Token: secret, TLS: r.stack.TLS, CallTimeout: callLimit})
 	if err != nil {
 		return nil, err
 	}

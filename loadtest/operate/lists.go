@@ -9,13 +9,13 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/loadtest/stack"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
@@ -243,9 +243,9 @@ type lister struct {
 	token string
 }
 
-func newLister(address, token string) (*lister, error) {
-	first, _, _ := strings.Cut(address, ",")
-	conn, err := grpc.NewClient(first, grpc.WithTransportCredentials(insecure.NewCredentials()),
+func newLister(s *stack.Stack, token string) (*lister, error) {
+	first, _, _ := strings.Cut(s.Address, ",")
+	conn, err := grpc.NewClient(first, grpc.WithTransportCredentials(s.Transport()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", first, err)

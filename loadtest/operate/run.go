@@ -93,13 +93,13 @@ func (r *runner) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if r.large, err = newLister(r.stack.Address, secrets[0]); err != nil {
+	if r.large, err = newLister(r.stack, secrets[0]); err != nil {
 		return err
 	}
-	if r.small, err = newLister(r.stack.Address, secrets[2]); err != nil {
+	if r.small, err = newLister(r.stack, secrets[2]); err != nil {
 		return err
 	}
-	if r.client, err = client.New(client.Config{Address: r.stack.Address, Token: secrets[0]}); err != nil {
+	if r.client, err = client.New(r.stack.Client(secrets[0])); err != nil {
 		return err
 	}
 	now := task.At(time.Now())

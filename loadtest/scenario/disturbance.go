@@ -253,7 +253,7 @@ func (r *runner) startListeners(ctx context.Context) error {
 	mortal := slices.ContainsFunc(r.Disturbances, func(d Disturbance) bool { return kindOf(d.Part) == listenerKind })
 	r.crew.Begin = func(index uint16) (*workload.Listener, error) {
 		return workload.StartListener(r.ListenerCommand, workload.ListenerConfig{
-			Index: index, Address: r.stack.Address, Token: r.stack.Token, Kind: r.plan.Kind, Pad: r.plan.Pad(),
+			Index: index, Address: r.stack.Address, CAFile: r.stack.CAFile, Token: r.stack.Token, Kind: r.plan.Kind, Pad: r.plan.Pad(),
 			History: r.historyDir, Workers: r.Workers, Work: r.Work, Fail: r.Fail, Check: r.Check, Mortal: mortal,
 		}, filepath.Join(r.historyDir, fmt.Sprintf("listener-%d.log", index+1)))
 	}

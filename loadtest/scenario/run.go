@@ -67,7 +67,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	if r.history, err = history.Create(dir.Path, "loadtest"); err != nil {
 		return nil, err
 	}
-	if r.client, err = client.New(client.Config{Address: r.stack.Address, Token: r.stack.Token}); err != nil {
+	if r.client, err = client.New(r.stack.Client(r.stack.Token)); err != nil {
 		return nil, err
 	}
 	defer r.client.Close()
@@ -269,7 +269,7 @@ func (r *runner) runContract(ctx context.Context) error {
 	callers := make([]*client.Client, 2)
 	for i := range callers {
 		var err error
-		if callers[i], err = client.New(client.Config{Address: r.stack.Address, Token: r.stack.Token}); err != nil {
+		if callers[i], err = client.New(r.stack.Client(r.stack.Token)); err != nil {
 			return err
 		}
 		defer callers[i].Close()

@@ -36,6 +36,8 @@ type program struct {
 	logPath string
 	// readyURL answers 200 once the program serves.
 	readyURL string
+	// asks sends requests to the server for operators.
+	asks *http.Client
 	// tree says that the program has child processes.
 	tree bool
 
@@ -76,7 +78,7 @@ func (p *program) waitReady(ctx context.Context, process *subprocess.Process) er
 	defer poll.Stop()
 	var last error
 	for {
-		if last = answers(ctx, p.readyURL); last == nil {
+		if last = p.Answers(ctx); last == nil {
 			return nil
 		}
 		select {
@@ -90,14 +92,14 @@ func (p *program) waitReady(ctx context.Context, process *subprocess.Process) er
 }
 
 // answers returns nil if the readiness address answers 200.
-func answers(ctx context.Context, url string) error {
+func answers(ctx context.Context, asks *http.Client, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := asks.Do(req)
 	if err != nil {
 		return err
 	}
@@ -109,7 +111,7 @@ func answers(ctx context.Context, url string) error {
 }
 
 // Answers asks the program whether it is ready and waits a moment for the answer.
-func (p *program) Answers(ctx context.Context) error { return answers(ctx, p.readyURL) }
+func (p *program) Answers(ctx context.Context) error { return answers(ctx, p.asks, p.readyURL) }
 
 // said returns the end of the program's log.
 func (p *program) said() string {
@@ -281,6 +283,29 @@ func buildPrograms(ctx context.Context, dir string, commands ...string) error {
 	return nil
 }
 
+// program returns the program of the stack with the given name.
+func (s *Stack) program(name string) (*program, error) {
+	part, err := s.Part(name)
+	if err != nil {
+		return nil, err
+	}
+	p, ok := part.Server.(*program)
+	if !ok {
+		return nil, fmt.Errorf("%s is neither taskd nor dispatcher, so it serves no operators", part.Name)
+	}
+	return p, nil
+}
+
+// OpsAddress returns the address, host:port, at which a program serves operators.
+func (s *Stack) OpsAddress(name string) (string, error) {
+	p, err := s.program(name)
+	if err != nil {
+		return "", err
+	}
+	_, rest, _ := strings.Cut(p.readyURL, "://")
+	return strings.TrimSuffix(rest, "/readyz"), nil
+}
+
 // Metrics reads the Prometheus metrics of a program of the stack. The keys of values are
 // metric names with labels, as the program writes them.
 func (s *Stack) Metrics(ctx context.Context, name string) (values map[string]float64, err error) {
@@ -289,13 +314,9 @@ func (s *Stack) Metrics(ctx context.Context, name string) (values map[string]flo
 			err = fmt.Errorf("read the metrics of %s: %w", name, err)
 		}
 	}()
-	part, err := s.Part(name)
+	p, err := s.program(name)
 	if err != nil {
 		return nil, err
-	}
-	p, ok := part.Server.(*program)
-	if !ok {
-		return nil, fmt.Errorf("%s is neither taskd nor dispatcher, so it has no metrics", part.Name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
@@ -303,7 +324,7 @@ func (s *Stack) Metrics(ctx context.Context, name string) (values map[string]flo
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := p.asks.Do(req)
 	if err != nil {
 		return nil, err
 	}

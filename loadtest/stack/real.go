@@ -44,6 +44,8 @@ type RealOptions struct {
 	// Programs is the folder of the programs taskd and dispatcher. Empty: they are built
 	// from this tree.
 	Programs string
+	// Secure says that every link is closed by TLS and logins, as for several machines.
+	Secure bool
 	// Keep says that the data directory is not removed.
 	Keep bool
 	// Progress is called with a message before each slow step.
@@ -109,6 +111,8 @@ type realStack struct {
 	// postgres has the connection string of each server, brokers and zookeepers the
 	// addresses, as the programs use them.
 	postgres, brokers, zookeepers []string
+	// security closes the links; nil leaves them open.
+	security *security
 	// link returns the address through which others reach the server of a part that
 	// listens at addr. nil means addr.
 	link func(part, addr string) (string, error)
@@ -117,6 +121,12 @@ type realStack struct {
 // start starts the servers and the programs.
 func (r *realStack) start(ctx context.Context, startServers func(context.Context) error) error {
 	r.Session = r.o.Session
+	// Programs that are given may be of a release without these keys.
+	if r.o.Secure || testenv.Secured() && r.o.Programs == "" && r.link == nil {
+		if err := r.secure(); err != nil {
+			return err
+		}
+	}
 	r.o.Progress("starting PostgreSQL, ZooKeeper and Kafka, building taskd and dispatcher")
 	build := r.o.Programs == ""
 	if build {
@@ -161,12 +171,12 @@ func (r *realStack) startServers(ctx context.Context) error {
 	)
 	for i := range postgres {
 		all.Go(func() (err error) {
-			postgres[i], err = startPostgres(ctx, filepath.Join(r.dir, strconv.Itoa(i)), r.o)
+			postgres[i], err = startPostgres(ctx, filepath.Join(r.dir, strconv.Itoa(i)), r.o, r.security.postgresOptions()...)
 			return err
 		})
 	}
 	all.Go(func() (err error) {
-		zookeeper, err = testenv.StartZooKeeper(ctx, filepath.Join(r.dir, "zookeeper"))
+		zookeeper, err = testenv.StartZooKeeper(ctx, filepath.Join(r.dir, "zookeeper"), r.security.zookeeperOptions()...)
 		return err
 	})
 	all.Go(func() (err error) {
@@ -187,13 +197,26 @@ func (r *realStack) startServers(ctx context.Context) error {
 	}
 	if zookeeper != nil {
 		r.add("zookeeper", zookeeper)
-		r.zookeepers = []string{zookeeper.Addr()}
+		r.zookeepers, r.zookeeper = []string{zookeeper.Addr()}, zookeeper.Addr()
 	}
 	if kafka != nil {
 		r.add("kafka", kafka)
 		r.brokers, r.kafkaAddr = []string{kafka.Addr()}, kafka.Addr()
 	}
 	return err
+}
+
+// secure makes the stack close its links.
+func (r *realStack) secure() (err error) {
+	dir := filepath.Join(r.dir, "certificates")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if r.security, err = newSecurity(dir); err != nil {
+		return err
+	}
+	r.TLS, r.CAFile = r.security.ca.Trust(), r.security.ca.File
+	return nil
 }
 
 // prepare creates the tables and returns the secret of an admin token.
@@ -221,8 +244,7 @@ func (r *realStack) prepare(ctx context.Context) (admin string, err error) {
 	return admin, err
 }
 
-func startPostgres(ctx context.Context, dir string, o RealOptions) (*testenv.PostgresServer, error) {
-	var settings []testenv.PostgresOption
+func startPostgres(ctx context.Context, dir string, o RealOptions, settings ...testenv.PostgresOption) (*testenv.PostgresServer, error) {
 	for name, value := range o.Postgres {
 		settings = append(settings, testenv.Setting(name, value))
 	}
@@ -306,11 +328,13 @@ func (r *realStack) writeConfig(path string) error {
 	for i, dsn := range r.postgres {
 		servers[i] = map[string]string{"dsn": dsn}
 	}
-	text, err := yaml.Marshal(map[string]any{
-		"postgres":  map[string]any{"servers": servers},
-		"kafka":     map[string]any{"brokers": r.brokers},
-		"zookeeper": map[string]any{"servers": r.zookeepers, "session_timeout": r.o.Session.String()},
-	})
+	sections := map[string]map[string]any{
+		"postgres":  {"servers": servers},
+		"kafka":     {"brokers": r.brokers},
+		"zookeeper": {"servers": r.zookeepers, "session_timeout": r.o.Session.String()},
+	}
+	r.security.configure(sections)
+	text, err := yaml.Marshal(sections)
 	if err == nil {
 		err = os.WriteFile(path, text, 0o600)
 	}
@@ -323,9 +347,10 @@ func (r *realStack) writeConfig(path string) error {
 // startProgram starts taskd or dispatcher. keys are the configuration keys of this process alone.
 func (r *realStack) startProgram(ctx context.Context, config, name, opsAddr string, keys map[string]string) error {
 	binary, _, _ := strings.Cut(name, "-")
+	scheme, asks := r.security.opsClient()
 	p := &program{
-		name: name, path: filepath.Join(r.o.Programs, binary), logPath: filepath.Join(r.dir, name+".log"),
-		readyURL: "http://" + opsAddr + "/readyz", env: []string{"PERCEPTOR_CONFIG=" + config},
+		name: name, asks: asks, path: filepath.Join(r.o.Programs, binary), logPath: filepath.Join(r.dir, name+".log"),
+		readyURL: scheme + "://" + opsAddr + "/readyz", env: []string{"PERCEPTOR_CONFIG=" + config},
 	}
 	for _, settings := range []map[string]string{keys, r.o.Settings} {
 		for key, value := range settings {

@@ -9,8 +9,10 @@ package stack
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,6 +54,10 @@ type Stack struct {
 	Address string
 	// Token is the token of the tenant that the load is for.
 	Token string
+	// TLS is that of clients of the API, and CAFile the file of the CA that it trusts. Both are
+	// zero if the stack's links are open.
+	TLS    *tls.Config
+	CAFile string
 	// Parts are the parts in the order of their start.
 	Parts []Part
 	// Versions are the versions of the servers, by name.
@@ -63,6 +69,7 @@ type Stack struct {
 	admin       string
 	postgresDSN string
 	kafkaAddr   string
+	zookeeper   string
 	owners      *Owners
 	close       []func(context.Context) error // in the order of the start
 }
@@ -73,6 +80,9 @@ func (s *Stack) Postgres() string { return s.postgresDSN }
 
 // Kafka returns the address of the broker. It is empty if not known.
 func (s *Stack) Kafka() string { return s.kafkaAddr }
+
+// ZooKeeper returns the address of a ZooKeeper server. It is empty if not known.
+func (s *Stack) ZooKeeper() string { return s.zookeeper }
 
 // Owners returns the reader of the shards' owners. It returns nil if the stack's databases
 // cannot be queried.
@@ -188,7 +198,7 @@ func (s *Stack) startDev(ctx context.Context, dir string, o RealOptions) error {
 	}
 	p := &program{
 		name: "taskd-dev", path: filepath.Join(dir, "bin", "taskd"), args: args, tree: true,
-		logPath: filepath.Join(dir, "taskd-dev.log"), readyURL: fmt.Sprintf("http://127.0.0.1:%d/readyz", ops),
+		logPath: filepath.Join(dir, "taskd-dev.log"), readyURL: fmt.Sprintf("http://127.0.0.1:%d/readyz", ops), asks: http.DefaultClient,
 	}
 	s.add(p.name, p)
 	if err := p.start(ctx); err != nil {

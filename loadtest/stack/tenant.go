@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
@@ -32,7 +31,7 @@ const (
 // Counts returns the task counts of the load's tenant.
 func (s *Stack) Counts(ctx context.Context) (counts *perceptorv1.CountTasksResponse, err error) {
 	for address := range strings.SplitSeq(s.Address, ",") { // some of the addresses may not answer
-		err = dial(ctx, address, s.Token, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		err = s.dial(ctx, address, s.Token, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 			counts, err = perceptorv1.NewTaskServiceClient(conn).CountTasks(ctx, &perceptorv1.CountTasksRequest{})
 			return err
 		})
@@ -58,10 +57,10 @@ func (s *Stack) Sum(ctx context.Context) (sum task.Counts, err error) {
 }
 
 // dial calls f with a connection to an API and a context that carries the token.
-func dial(ctx context.Context, address, token string, f func(context.Context, *grpc.ClientConn) error) error {
+func (s *Stack) dial(ctx context.Context, address, token string, f func(context.Context, *grpc.ClientConn) error) error {
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token), callWait)
 	defer cancel()
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(s.Transport()))
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", address, err)
 	}
@@ -168,7 +167,7 @@ func (s *Stack) asAdmin(ctx context.Context, f func(context.Context, perceptorv1
 		return errors.New("this program did not start the stack, so it cannot change its tenants")
 	}
 	first, _, _ := strings.Cut(s.Address, ",")
-	return dial(ctx, first, s.admin, func(ctx context.Context, conn *grpc.ClientConn) error {
+	return s.dial(ctx, first, s.admin, func(ctx context.Context, conn *grpc.ClientConn) error {
 		return f(ctx, perceptorv1.NewAdminServiceClient(conn))
 	})
 }

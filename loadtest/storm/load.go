@@ -95,7 +95,7 @@ func join(ctx context.Context, setup *harness.Setup, on *stack.Stack, tenant str
 }
 
 func (l *load) connect() (*client.Client, error) {
-	return client.New(client.Config{Address: l.on.Address, Token: l.on.Token})
+	return client.New(l.on.Client(l.on.Token))
 }
 
 // listen starts n listeners.
@@ -104,7 +104,7 @@ func (l *load) listen(ctx context.Context, n int) error {
 	defer cancel()
 	l.crew.Begin = func(index uint16) (*workload.Listener, error) {
 		return workload.StartListener(l.setup.ListenerCommand, workload.ListenerConfig{
-			Index: index, Address: l.on.Address, Token: l.on.Token, Kind: l.plan.Kind, Pad: l.plan.Pad(),
+			Index: index, Address: l.on.Address, CAFile: l.on.CAFile, Token: l.on.Token, Kind: l.plan.Kind, Pad: l.plan.Pad(),
 			History: l.dir.Path, Workers: workers, Work: work, Fail: failShare, Mortal: true,
 		}, filepath.Join(l.dir.Path, fmt.Sprintf("listener-%d.log", index+1)))
 	}

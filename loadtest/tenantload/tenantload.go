@@ -85,13 +85,13 @@ func (l *Load) join(ctx context.Context, s *stack.Stack) (err error) {
 	if l.History, err = history.Create(l.dir.Path, "loadtest"); err != nil {
 		return err
 	}
-	if l.client, err = client.New(client.Config{Address: s.Address, Token: secret, CallTimeout: callTimeout}); err != nil {
+	if l.client, err = client.New(client.Config{Address: s.Address, Token: secret, TLS: s.TLS, CallTimeout: callTimeout}); err != nil {
 		return err
 	}
 	l.Adder = workload.NewAdder(l.Plan, l.client, l.History)
 	for i := range uint16(max(1, l.Listeners)) {
 		cfg := workload.ListenerConfig{
-			Index: l.Index + i, Address: s.Address, Token: secret, Kind: l.Plan.Kind, Pad: l.Plan.Pad(),
+			Index: l.Index + i, Address: s.Address, CAFile: s.CAFile, Token: secret, Kind: l.Plan.Kind, Pad: l.Plan.Pad(),
 			History: l.dir.Path, Workers: l.Workers,
 		}
 		p, err := workload.StartListener(l.setup.ListenerCommand, cfg, filepath.Join(l.dir.Path, fmt.Sprintf("listener-%d.log", i+1)))

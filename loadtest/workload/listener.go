@@ -19,6 +19,7 @@ import (
 
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/internal/subprocess"
+	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/loadtest/check"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/history"
@@ -31,7 +32,9 @@ type ListenerConfig struct {
 	Index   uint16
 	Address string
 	Token   string
-	Kind    string
+	// CAFile is the file of the CA of the stack's links; empty if they are open.
+	CAFile string
+	Kind   string
 	// Pad is the value of [Plan.Pad].
 	Pad string
 	// History is the directory of the history.
@@ -105,7 +108,11 @@ type listener struct {
 }
 
 func (l *listener) run(ctx context.Context, out io.Writer) error {
-	c, err := client.New(client.Config{Address: l.Address, Token: l.Token})
+	trust, err := testenv.Trust(l.CAFile)
+	if err != nil {
+		return err
+	}
+	c, err := client.New(client.Config{Address: l.Address, Token: l.Token, TLS: trust})
 	if err != nil {
 		return err
 	}
