@@ -61,6 +61,7 @@ type API struct {
 	audit     *auditLog
 	presence  *presence
 	hinter    *dispatch.Hinter
+	logins    *logins
 	server    *server.Server
 }
 
@@ -128,13 +129,16 @@ func (a *API) newServer(metrics *telemetry.API) error {
 		return err
 	}
 	tenants := &tenants{store: a.control, kafka: a.kafka, shards: a.shards, tokenLifetime: c.Tokens.MaxLifetime}
+	if a.logins, err = newLogins(&c, tenants, a.o.Log); err != nil {
+		return err
+	}
 	a.server, err = server.New(server.Config{
 		GRPC: countClearText(a.o.GRPC, tls, refused), HTTP: countClearText(a.o.HTTP, tls, refused), TLS: tls, Log: a.o.Log,
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout, RecordRetention: a.o.Config.Kafka.Retention},
 		Quotas:          a.o.quotas(),
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxConnections: c.MaxConnections, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),
-	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: tenants, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Inspections: a.audit.inspected})
+	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: a.logins, Certificates: a.logins, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Inspections: a.audit.inspected})
 	if err != nil {
 		return err
 	}
@@ -191,7 +195,7 @@ func (a *API) Checks() []telemetry.Check {
 // the grace period and returns nil.
 func (a *API) Run(ctx context.Context) error {
 	defer a.close()
-	others := []Part{a.shards.Run, a.control.Run, a.levels.run, a.missed.run, a.audit.recorder.Run, a.presence.run}
+	others := []Part{a.shards.Run, a.control.Run, a.levels.run, a.missed.run, a.audit.recorder.Run, a.presence.run, a.logins.run}
 	if a.hinter != nil {
 		others = append(others, a.hinter.Run)
 	}

@@ -19,10 +19,7 @@ type tenants struct {
 	tokenLifetime time.Duration
 }
 
-var (
-	_ server.Admin         = (*tenants)(nil)
-	_ server.Authenticator = (*tenants)(nil)
-)
+var _ server.Admin = (*tenants)(nil)
 
 // CreateTenant refuses a name in use before it calls Kafka.
 func (t *tenants) CreateTenant(ctx context.Context, want server.Tenant) (server.Tenant, error) {
@@ -119,6 +116,7 @@ func (t *tenants) RevokeToken(ctx context.Context, id string, tenant int32) (ser
 	return token(revoked), err
 }
 
+// Authenticate returns the holder of a token's secret.
 func (t *tenants) Authenticate(ctx context.Context, secret string) (server.Identity, error) {
 	who, err := t.store.Authenticate(ctx, secret)
 	if err != nil {

@@ -205,6 +205,7 @@ type Taskd struct {
 	MaxListScan     int           `key:"max_list_scan" default:"1000000" doc:"The most tasks that a listing by kind, type or tags may read; ten times as many with a range of due times. A listing that would read more gets LIST_TOO_LARGE."`
 	CallTimeout     time.Duration `key:"call_timeout" default:"30s" doc:"Cancels a call that takes longer."`
 	Tokens          Tokens        `key:"tokens" doc:"The tokens that callers use."`
+	OIDC            OIDC          `key:"oidc" doc:"JSON Web Tokens as identities of callers, see security.md."`
 	TLS             ServerTLS     `key:"tls" doc:"TLS for the gRPC and HTTP APIs. Needed to listen on other than loopback. The files are read again when they change."`
 }
 
@@ -215,10 +216,11 @@ type Tokens struct {
 
 // ServerTLS configures TLS of the API.
 type ServerTLS struct {
-	CertFile     string `key:"cert_file" doc:"File of the certificate with its chain. Default: no TLS."`
-	KeyFile      string `key:"key_file" doc:"File of its private key."`
-	ClientCAFile string `key:"client_ca_file" doc:"If set, callers present a certificate signed by one of these; see client_certs."`
-	ClientCerts  string `key:"client_certs" default:"required" doc:"required: a connection without a certificate is refused. optional: it is accepted, but a certificate that is presented must be valid."`
+	CertFile         string   `key:"cert_file" doc:"File of the certificate with its chain. Default: no TLS."`
+	KeyFile          string   `key:"key_file" doc:"File of its private key."`
+	ClientCAFile     string   `key:"client_ca_file" doc:"If set, callers present a certificate signed by one of these; see client_certs."`
+	ClientIdentities []string `key:"client_identities" doc:"Identities of client certificates: a list of NAME TENANT SCOPES, such as uri:spiffe://example.org/acme/worker acme add+listen. NAME is uri:, dns: or cn: and a name of the certificate; TENANT is - for scopes of the installation. A caller with such a certificate needs no token, and can use only tokens of that tenant."`
+	ClientCerts      string   `key:"client_certs" default:"required" doc:"required: a connection without a certificate is refused. optional: it is accepted, but a certificate that is presented must be valid."`
 }
 
 // Dispatcher configures the process that claims and publishes due tasks.

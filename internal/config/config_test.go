@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -322,7 +323,7 @@ func TestPrintShowsOriginsAndNoSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the printed configuration cannot be loaded: %v", err)
 	}
-	if again.Taskd != l.Taskd || again.Log != l.Log || again.Dispatcher != l.Dispatcher {
+	if !reflect.DeepEqual(again.Taskd, l.Taskd) || again.Log != l.Log || again.Dispatcher != l.Dispatcher {
 		t.Error("the printed configuration differs after loading")
 	}
 }

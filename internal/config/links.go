@@ -22,6 +22,7 @@ func (c *Config) OpenLinks(needs Need) []string {
 		l.check(c.Taskd.TLS.CertFile != "", "taskd.grpc_addr", c.Taskd.GRPCAddr, noTLS, "set taskd.tls.cert_file and taskd.tls.key_file")
 		l.check(c.Taskd.TLS.CertFile != "", "taskd.http_addr", c.Taskd.HTTPAddr, noTLS, "set taskd.tls.cert_file and taskd.tls.key_file")
 		c.Ops.links(&l, "taskd.ops_addr", c.Taskd.OpsAddr)
+		c.Taskd.OIDC.link(&l)
 	}
 	if needs&ListensDispatcher != 0 {
 		c.Ops.links(&l, "dispatcher.ops_addr", c.Dispatcher.OpsAddr)

@@ -159,6 +159,8 @@ func (c *Taskd) validate(v *validator) {
 	v.atLeast("taskd.min_interval", c.MinInterval, 10*time.Millisecond)
 	v.atLeast("taskd.min_ack_timeout", c.MinAckTimeout, 10*time.Millisecond)
 	v.atLeast("taskd.call_timeout", c.CallTimeout, 100*time.Millisecond)
+	c.OIDC.validate(v)
+	v.check(len(c.TLS.ClientIdentities) == 0 || c.TLS.ClientCAFile != "", "taskd.tls.client_identities: has no effect without taskd.tls.client_ca_file")
 	v.check(c.Tokens.MaxLifetime == 0 || c.Tokens.MaxLifetime >= time.Minute, "taskd.tokens.max_lifetime: %s is neither 0s nor at least 1m0s", c.Tokens.MaxLifetime)
 	v.between("taskd.max_list_scan", c.MaxListScan, 1, 1_000_000_000)
 	v.between("taskd.max_calls", c.MaxCalls, 1, 1_000_000)

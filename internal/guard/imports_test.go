@@ -78,6 +78,7 @@ var imports = []rule{
 	{"internal/config", nil},
 	{"internal/certs", nil},
 	{"internal/kafkalogin", nil},
+	{"internal/oidc/...", nil},
 	{"internal/cli", []string{"internal/config"}},
 	{"internal/telemetry", []string{"task"}},
 	{"internal/subprocess", nil},
@@ -92,7 +93,7 @@ var imports = []rule{
 	{"internal/virtualclock", []string{"store", "store/clock", "task"}},
 	{"internal/app", []string{
 		"assign", "audit", "chores", "delivery", "dispatch/...", "proto/perceptor/v1", "record", "server/...", "store/...", "task",
-		"internal/certs", "internal/config", "internal/kafkalogin", "internal/telemetry", "internal/virtualclock",
+		"internal/certs", "internal/config", "internal/kafkalogin", "internal/oidc", "internal/telemetry", "internal/virtualclock",
 	}},
 	{"internal/dev", []string{
 		"client", "loadtest/check", "store", "store/clock", "store/control", "task",

@@ -2,10 +2,6 @@ package oidc
 
 import (
 	"context"
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -16,171 +12,50 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"go.uber.org/goleak"
+
+	"github.com/perceptor/perceptor/internal/oidc/oidctest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// issuer is an OpenID Connect issuer: it serves its discovery document and its keys, and
-// signs tokens.
-type issuer struct {
-	t *testing.T
-	*httptest.Server
-	requests atomic.Int64
-
-	mu   sync.Mutex
-	keys []jose.JSONWebKey
-	down bool
-	// named is the issuer in the document; "": its URL.
-	named string
-}
-
-func newIssuer(t *testing.T) *issuer {
-	i := &issuer{t: t}
-	i.Server = httptest.NewTLSServer(i)
-	i.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
-	t.Cleanup(i.Close)
-	return i
-}
-
-func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	i.requests.Add(1)
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	var answer any
-	switch {
-	case i.down:
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return
-	case r.URL.Path == "/.well-known/openid-configuration":
-		name := i.named
-		if name == "" {
-			name = i.URL
-		}
-		answer = map[string]string{"issuer": name, "jwks_uri": i.URL + "/keys"}
-	case r.URL.Path == "/keys":
-		set := map[string]any{"keys": []any{map[string]string{"kty": "of the future", "kid": "x"}}}
-		for _, k := range i.keys {
-			set["keys"] = append(set["keys"].([]any), k.Public())
-		}
-		answer = set
-	default:
-		http.NotFound(w, r)
-		return
-	}
-	if err := json.NewEncoder(w).Encode(answer); err != nil {
-		i.t.Error(err)
-	}
-}
-
-// set changes the issuer.
-func (i *issuer) set(change func()) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	change()
-}
-
-// key makes a key and publishes it.
-func (i *issuer) key(id string, a jose.SignatureAlgorithm) jose.JSONWebKey {
-	i.t.Helper()
-	k := newKey(i.t, id, a)
-	i.set(func() { i.keys = append(i.keys, k) })
-	return k
-}
-
-func newKey(t *testing.T, id string, a jose.SignatureAlgorithm) jose.JSONWebKey {
-	t.Helper()
-	var private crypto.PrivateKey
-	var err error
-	switch a {
-	case jose.ES256:
-		private, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	case jose.EdDSA:
-		_, private, err = ed25519.GenerateKey(rand.Reader)
-	default:
-		private, err = rsa.GenerateKey(rand.Reader, minRSABits)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return jose.JSONWebKey{Key: private, KeyID: id, Algorithm: string(a), Use: "sig"}
-}
-
-// claims are good ones, with changes.
-func (i *issuer) claims(changes map[string]any) map[string]any {
-	now := time.Now()
-	c := map[string]any{
-		"iss": i.URL, "aud": "perceptor", "sub": "worker-7", "tenant": "acme", "scope": "openid perceptor:add perceptor:read",
-		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(),
-	}
-	for name, value := range changes {
-		if c[name] = value; value == nil {
-			delete(c, name)
-		}
-	}
-	return c
-}
-
-func sign(t *testing.T, key any, a jose.SignatureAlgorithm, claims any) string {
-	t.Helper()
-	s, err := jose.NewSigner(jose.SigningKey{Algorithm: a, Key: key}, (&jose.SignerOptions{}).WithType("JWT"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	payload, err := json.Marshal(claims)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signed, err := s.Sign(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := signed.CompactSerialize()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
 // verifier returns a verifier of the issuer's tokens with a clock of its own.
-func (i *issuer) verifier() (*Verifier, *atomic.Int64) {
-	i.t.Helper()
+func verifier(t *testing.T, i *oidctest.Issuer) (*Verifier, *atomic.Int64) {
+	t.Helper()
 	var ahead atomic.Int64
 	v, err := New(Config{
 		Issuer: i.URL, Audience: "perceptor", Algorithms: []string{"RS256", "ES256", "EdDSA"}, Skew: 30 * time.Second, Client: i.Client(),
 		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
-		i.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return v, &ahead
 }
 
 func TestTokensOfTheIssuerAreAcceptedWithTheirClaims(t *testing.T) {
 	t.Parallel()
-	i := newIssuer(t)
-	v, _ := i.verifier()
+	i := oidctest.New(t)
+	v, _ := verifier(t, i)
 	for _, a := range []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.EdDSA} {
-		key := i.key("key-"+string(a), a)
-		v, _ := i.verifier()
-		got, err := v.Verify(t.Context(), sign(t, key, a, i.claims(nil)))
+		key := i.Key("key-"+string(a), a)
+		v, _ := verifier(t, i)
+		got, err := v.Verify(t.Context(), oidctest.Sign(t, key, a, i.Claims(nil)))
 		if err != nil || got.Subject != "worker-7" || got.Text("tenant") != "acme" || !slices.Contains(got.Words("scope"), "perceptor:add") ||
 			got.Left < time.Hour || got.Left > time.Hour+31*time.Second {
 			t.Errorf("%s: %+v, %v", a, got, err)
 		}
 	}
-	key := i.keys[0]
+	key := i.Keys[0]
 	lists := map[string]any{"aud": []string{"else", "perceptor"}, "scope": []string{"a", "b"}, "tenant": 7}
-	got, err := v.Verify(t.Context(), sign(t, key, jose.RS256, i.claims(lists)))
+	got, err := v.Verify(t.Context(), oidctest.Sign(t, key, jose.RS256, i.Claims(lists)))
 	if err != nil || !slices.Equal(got.Words("scope"), []string{"a", "b"}) || got.Text("tenant") != "" || got.Words("nothing") != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -188,25 +63,25 @@ func TestTokensOfTheIssuerAreAcceptedWithTheirClaims(t *testing.T) {
 
 func TestBadTokensAreRefusedForTheirReason(t *testing.T) {
 	t.Parallel()
-	i := newIssuer(t)
-	good := i.key("rsa", jose.RS256)
+	i := oidctest.New(t)
+	good := i.Key("rsa", jose.RS256)
 	weak, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // it must be refused
 	if err == nil {
-		i.set(func() { i.keys = append(i.keys, jose.JSONWebKey{Key: weak, KeyID: "weak"}) })
+		i.Set(func(s *oidctest.State) { s.Keys = append(s.Keys, jose.JSONWebKey{Key: weak, KeyID: "weak"}) })
 	}
-	v, _ := i.verifier()
+	v, _ := verifier(t, i)
 	at := func(d time.Duration) any { return time.Now().Add(d).Unix() }
-	with := func(changes map[string]any) string { return sign(t, good, jose.RS256, i.claims(changes)) }
+	with := func(changes map[string]any) string { return oidctest.Sign(t, good, jose.RS256, i.Claims(changes)) }
 	private := good.Key.(*rsa.PrivateKey)
 	public, err := x509.MarshalPKIXPublicKey(private.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
 	confused := func(secret []byte) string {
-		return sign(t, jose.JSONWebKey{Key: secret, KeyID: "rsa"}, jose.HS256, i.claims(nil))
+		return oidctest.Sign(t, jose.JSONWebKey{Key: secret, KeyID: "rsa"}, jose.HS256, i.Claims(nil))
 	}
 	raw := func(header string) string {
-		body, err := json.Marshal(i.claims(nil))
+		body, err := json.Marshal(i.Claims(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +89,7 @@ func TestBadTokensAreRefusedForTheirReason(t *testing.T) {
 	}
 	ok := with(nil)
 	parts := strings.Split(ok, ".")
-	other := newKey(t, "rsa", jose.RS256)
+	other := oidctest.NewKey(t, "rsa", jose.RS256)
 	cases := []struct {
 		name, token string
 		want        Refusal
@@ -233,14 +108,14 @@ func TestBadTokensAreRefusedForTheirReason(t *testing.T) {
 		{"no alg", raw(`{"kid":"rsa"}`), Algorithm},
 		{"HS256 with the public key as PEM", confused(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})), Algorithm},
 		{"HS256 with the public key as DER", confused(public), Algorithm},
-		{"an algorithm that is not allowed", sign(t, jose.JSONWebKey{Key: private, KeyID: "rsa"}, jose.RS512, i.claims(nil)), Algorithm},
-		{"the key of another algorithm", sign(t, newKey(t, "rsa", jose.ES256), jose.ES256, i.claims(nil)), UnknownKey},
-		{"an unknown key", sign(t, newKey(t, "mine", jose.RS256), jose.RS256, i.claims(nil)), UnknownKey},
-		{"no key id", sign(t, private, jose.RS256, i.claims(nil)), UnknownKey},
-		{"another key of the same id", sign(t, other, jose.RS256, i.claims(nil)), Signature},
+		{"an algorithm that is not allowed", oidctest.Sign(t, jose.JSONWebKey{Key: private, KeyID: "rsa"}, jose.RS512, i.Claims(nil)), Algorithm},
+		{"the key of another algorithm", oidctest.Sign(t, oidctest.NewKey(t, "rsa", jose.ES256), jose.ES256, i.Claims(nil)), UnknownKey},
+		{"an unknown key", oidctest.Sign(t, oidctest.NewKey(t, "mine", jose.RS256), jose.RS256, i.Claims(nil)), UnknownKey},
+		{"no key id", oidctest.Sign(t, private, jose.RS256, i.Claims(nil)), UnknownKey},
+		{"another key of the same id", oidctest.Sign(t, other, jose.RS256, i.Claims(nil)), Signature},
 		{"other claims under the signature", parts[0] + "." + strings.Split(with(map[string]any{"tenant": "rival"}), ".")[1] + "." + parts[2], Signature},
 		{"no signature", parts[0] + "." + parts[1] + ".", Signature},
-		{"claims that are no object", sign(t, good, jose.RS256, []int{1}), Malformed},
+		{"claims that are no object", oidctest.Sign(t, good, jose.RS256, []int{1}), Malformed},
 		{"a time that is no number", with(map[string]any{"exp": "tomorrow"}), Malformed},
 		{"too long", with(map[string]any{"filler": strings.Repeat("x", maxTokenBytes)}), TooLong},
 		{"garbage", "a.b.c", Malformed},
@@ -251,7 +126,7 @@ func TestBadTokensAreRefusedForTheirReason(t *testing.T) {
 		cases = append(cases, struct {
 			name, token string
 			want        Refusal
-		}{"a key of 1024 bits", sign(t, jose.JSONWebKey{Key: weak, KeyID: "weak"}, jose.RS256, i.claims(nil)), UnknownKey})
+		}{"a key of 1024 bits", oidctest.Sign(t, jose.JSONWebKey{Key: weak, KeyID: "weak"}, jose.RS256, i.Claims(nil)), UnknownKey})
 	}
 	for _, c := range cases {
 		if got, err := v.Verify(t.Context(), c.token); got != nil || !errors.Is(err, c.want) {
@@ -261,17 +136,17 @@ func TestBadTokensAreRefusedForTheirReason(t *testing.T) {
 	if _, err := v.Verify(t.Context(), ok); err != nil {
 		t.Errorf("the good one: %v", err)
 	}
-	if n := i.requests.Load(); n != 2 {
+	if n := i.Requests.Load(); n != 2 {
 		t.Errorf("the issuer got %d requests, want 2: unknown keys must not flood it", n)
 	}
 }
 
 func TestClocksMayDifferByTheSkew(t *testing.T) {
 	t.Parallel()
-	i := newIssuer(t)
-	key := i.key("rsa", jose.RS256)
-	v, ahead := i.verifier()
-	token := sign(t, key, jose.RS256, i.claims(map[string]any{"exp": time.Now().Add(time.Minute).Unix()}))
+	i := oidctest.New(t)
+	key := i.Key("rsa", jose.RS256)
+	v, ahead := verifier(t, i)
+	token := oidctest.Sign(t, key, jose.RS256, i.Claims(map[string]any{"exp": time.Now().Add(time.Minute).Unix()}))
 	for d, want := range map[time.Duration]error{-25 * time.Second: nil, -40 * time.Second: NotYetValid, 80 * time.Second: nil, 100 * time.Second: Expired} {
 		ahead.Store(0)
 		if _, err := v.Verify(t.Context(), token); err != nil {
@@ -286,16 +161,16 @@ func TestClocksMayDifferByTheSkew(t *testing.T) {
 
 func TestNewKeysAreFoundAndOldOnesForgotten(t *testing.T) {
 	t.Parallel()
-	i := newIssuer(t)
-	old := i.key("old", jose.RS256)
-	v, ahead := i.verifier()
-	was := sign(t, old, jose.RS256, i.claims(nil))
+	i := oidctest.New(t)
+	old := i.Key("old", jose.RS256)
+	v, ahead := verifier(t, i)
+	was := oidctest.Sign(t, old, jose.RS256, i.Claims(nil))
 	if _, err := v.Verify(t.Context(), was); err != nil {
 		t.Fatal(err)
 	}
-	i.set(func() { i.keys = nil })
-	next := i.key("next", jose.ES256)
-	now := sign(t, next, jose.ES256, i.claims(nil))
+	i.Set(func(s *oidctest.State) { s.Keys = nil })
+	next := i.Key("next", jose.ES256)
+	now := oidctest.Sign(t, next, jose.ES256, i.Claims(nil))
 	if _, err := v.Verify(t.Context(), now); !errors.Is(err, UnknownKey) {
 		t.Errorf("within %s of the last request: %v", refreshGap, err)
 	}
@@ -310,20 +185,20 @@ func TestNewKeysAreFoundAndOldOnesForgotten(t *testing.T) {
 
 func TestKnownKeysSurviveAnIssuerThatIsAwayForAnHour(t *testing.T) {
 	t.Parallel()
-	i := newIssuer(t)
-	key := i.key("rsa", jose.RS256)
-	v, ahead := i.verifier()
-	token := sign(t, key, jose.RS256, i.claims(map[string]any{"exp": time.Now().Add(9 * time.Hour).Unix()}))
-	i.set(func() { i.down = true })
+	i := oidctest.New(t)
+	key := i.Key("rsa", jose.RS256)
+	v, ahead := verifier(t, i)
+	token := oidctest.Sign(t, key, jose.RS256, i.Claims(map[string]any{"exp": time.Now().Add(9 * time.Hour).Unix()}))
+	i.Set(func(s *oidctest.State) { s.Down = true })
 	if _, err := v.Verify(t.Context(), token); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("before any key is known: %v", err)
 	}
-	i.set(func() { i.down = false })
+	i.Set(func(s *oidctest.State) { s.Down = false })
 	ahead.Store(int64(refreshGap))
 	if _, err := v.Verify(t.Context(), token); err != nil {
 		t.Fatal(err)
 	}
-	i.set(func() { i.down = true })
+	i.Set(func(s *oidctest.State) { s.Down = true })
 	ahead.Store(int64(refreshGap + 59*time.Minute))
 	if _, err := v.Verify(t.Context(), token); err != nil {
 		t.Errorf("after 59 minutes: %v", err)
@@ -336,20 +211,20 @@ func TestKnownKeysSurviveAnIssuerThatIsAwayForAnHour(t *testing.T) {
 
 func TestTheDiscoveryDocumentMustBeThatOfTheIssuer(t *testing.T) {
 	t.Parallel()
-	i := newIssuer(t)
-	i.named = "https://else"
-	key := i.key("rsa", jose.RS256)
-	v, _ := i.verifier()
-	if _, err := v.Verify(t.Context(), sign(t, key, jose.RS256, i.claims(nil))); !errors.Is(err, ErrUnavailable) {
+	i := oidctest.New(t)
+	i.Set(func(s *oidctest.State) { s.Named = "https://else" })
+	key := i.Key("rsa", jose.RS256)
+	v, _ := verifier(t, i)
+	if _, err := v.Verify(t.Context(), oidctest.Sign(t, key, jose.RS256, i.Claims(nil))); !errors.Is(err, ErrUnavailable) {
 		t.Error(err)
 	}
 }
 
 func TestRunReadsTheKeysBeforeTheFirstToken(t *testing.T) {
 	t.Parallel()
-	i := newIssuer(t)
-	key := i.key("rsa", jose.RS256)
-	v, _ := i.verifier()
+	i := oidctest.New(t)
+	key := i.Key("rsa", jose.RS256)
+	v, _ := verifier(t, i)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- v.Run(ctx) }()
@@ -361,8 +236,8 @@ func TestRunReadsTheKeysBeforeTheFirstToken(t *testing.T) {
 			t.Fatal("no keys")
 		}
 	}
-	i.set(func() { i.down = true })
-	if _, err := v.Verify(t.Context(), sign(t, key, jose.RS256, i.claims(nil))); err != nil {
+	i.Set(func(s *oidctest.State) { s.Down = true })
+	if _, err := v.Verify(t.Context(), oidctest.Sign(t, key, jose.RS256, i.Claims(nil))); err != nil {
 		t.Error(err)
 	}
 	stop()

@@ -28,7 +28,8 @@ const (
 	NoTenant    Refusal = "no_tenant" // it is being deleted, or not copied yet
 )
 
-func (r Refusal) err() error { return &refused{noToken(), r} }
+// Err returns the error of [Store.Authenticate] for a secret that is refused.
+func (r Refusal) Err() error { return &refused{noToken(), r} }
 
 // refused is the error for a secret that is refused.
 type refused struct {
@@ -47,19 +48,19 @@ func (r *refused) Refusal() string { return string(r.why) }
 func (s *Store) Authenticate(ctx context.Context, secret string) (Identity, error) {
 	id := idOf(secret)
 	if id == "" {
-		return Identity{}, Malformed.err()
+		return Identity{}, Malformed.Err()
 	}
 	hash := sha256.Sum256([]byte(secret))
 	who, err := read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (Identity, error) {
 		h, err := holderOf(ctx, pool, id)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			return Identity{}, Unknown.err()
+			return Identity{}, Unknown.Err()
 		case err != nil:
 			return Identity{}, err
 		}
 		if refusal := h.check(hash[:]); refusal != "" {
-			return Identity{}, refusal.err()
+			return Identity{}, refusal.Err()
 		}
 		return h.Identity, nil
 	})

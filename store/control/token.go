@@ -17,8 +17,10 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
+// SecretPrefix begins the secret and the id of every token.
+const SecretPrefix = "pct_"
+
 const (
-	tokenPrefix = "pct_"
 	idChars     = 12
 	secretBytes = 32
 	secretChars = 43
@@ -37,7 +39,7 @@ type storedToken struct {
 
 // newSecret draws a token's id and its secret, which begins with it.
 func newSecret() (id, secret string) {
-	id = tokenPrefix + strings.ToLower(rand.Text()[:idChars])
+	id = SecretPrefix + strings.ToLower(rand.Text()[:idChars])
 	var random [secretBytes]byte
 	rand.Read(random[:]) //nolint:errcheck // never fails
 	return id, id + "_" + base64.RawURLEncoding.EncodeToString(random[:])
@@ -45,8 +47,8 @@ func newSecret() (id, secret string) {
 
 // idOf returns the id that a secret begins with, or "" if the secret has another form.
 func idOf(secret string) string {
-	const idLen = len(tokenPrefix) + idChars
-	if len(secret) != idLen+1+secretChars || !strings.HasPrefix(secret, tokenPrefix) || secret[idLen] != '_' {
+	const idLen = len(SecretPrefix) + idChars
+	if len(secret) != idLen+1+secretChars || !strings.HasPrefix(secret, SecretPrefix) || secret[idLen] != '_' {
 		return ""
 	}
 	for _, c := range []byte(secret) {

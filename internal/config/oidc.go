@@ -1,0 +1,46 @@
+package config
+
+import (
+	"net"
+	"net/url"
+	"time"
+)
+
+// OIDC configures JSON Web Tokens as identities of callers.
+type OIDC struct {
+	Issuer      string        `key:"issuer" doc:"URL of the OpenID Connect issuer whose JSON Web Tokens callers may use instead of tokens of their own. Its discovery document names its keys. Empty: none."`
+	Audience    string        `key:"audience" doc:"The audience that a token must have. Needed with issuer."`
+	Algorithms  []string      `key:"algorithms" default:"RS256,PS256,ES256,EdDSA" doc:"The signature algorithms that are accepted, of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512 and EdDSA."`
+	TenantClaim string        `key:"tenant_claim" default:"perceptor_tenant" doc:"The claim with the tenant's name. A token without it has scopes of the installation only."`
+	ScopesClaim string        `key:"scopes_claim" default:"scope" doc:"The claim with the scopes: words separated by spaces, or a list."`
+	ScopePrefix string        `key:"scope_prefix" default:"perceptor:" doc:"What scopes begin with, such as perceptor:read. Words without it are ignored."`
+	ClockSkew   time.Duration `key:"clock_skew" default:"30s" doc:"How far the clocks of the issuer and of taskd may differ; at most 5m."`
+	CAFile      string        `key:"ca_file" doc:"File of the certificates that sign the issuer's certificate. Default: the system's."`
+}
+
+func (c *OIDC) validate(v *validator) {
+	v.within("taskd.oidc.clock_skew", c.ClockSkew, 0, 5*time.Minute)
+	if c.Issuer == "" {
+		return
+	}
+	u, err := url.Parse(c.Issuer)
+	v.check(err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.RawQuery == "" && u.Fragment == "",
+		"taskd.oidc.issuer: %q is not a URL such as https://login.example.com", c.Issuer)
+	v.check(c.Audience != "", "taskd.oidc.audience: is missing: taskd.oidc.issuer is given, and tokens for other services must not be accepted")
+	v.check(len(c.Algorithms) > 0, "taskd.oidc.algorithms: is empty")
+	v.check(c.TenantClaim != "", "taskd.oidc.tenant_claim: is empty")
+	v.check(c.ScopesClaim != "", "taskd.oidc.scopes_claim: is empty")
+}
+
+// link checks that nobody on the way to the issuer can pretend to be it.
+func (c *OIDC) link(l *links) {
+	u, err := url.Parse(c.Issuer)
+	if c.Issuer == "" || err != nil {
+		return
+	}
+	address := u.Host
+	if u.Port() == "" {
+		address = net.JoinHostPort(u.Hostname(), "80")
+	}
+	l.check(u.Scheme == "https", "taskd.oidc.issuer", address, noTLS, "use a URL with https")
+}
