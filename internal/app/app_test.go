@@ -13,8 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/perceptor/perceptor/dispatch"
 	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/internal/telemetry"
@@ -23,7 +21,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.MainWithoutLeaks(m) }
 
 var quiet = slog.New(slog.DiscardHandler)
 

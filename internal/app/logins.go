@@ -77,9 +77,10 @@ func issuerClient(c *config.OIDC, log *slog.Logger) (*http.Client, error) {
 	return &http.Client{Transport: transport}, nil
 }
 
-// run reads the keys of the issuer, if there is one.
+// run reads the keys of the issuer, if there is one, until ctx ends.
 func (l *logins) run(ctx context.Context) error {
 	if l.jwt == nil {
+		<-ctx.Done()
 		return nil
 	}
 	return l.jwt.Run(ctx)

@@ -11,7 +11,7 @@ type OIDC struct {
 	Issuer      string        `key:"issuer" doc:"URL of the OpenID Connect issuer whose JSON Web Tokens callers may use instead of tokens of their own. Its discovery document names its keys. Empty: none."`
 	Audience    string        `key:"audience" doc:"The audience that a token must have. Needed with issuer."`
 	Algorithms  []string      `key:"algorithms" default:"RS256,PS256,ES256,EdDSA" doc:"The signature algorithms that are accepted, of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512 and EdDSA."`
-	TenantClaim string        `key:"tenant_claim" default:"perceptor_tenant" doc:"The claim with the tenant's name. A token without it has scopes of the installation only."`
+	TenantClaim string        `key:"tenant_claim" default:"tenant" doc:"The claim with the tenant's name. A token without it has scopes of the installation only."`
 	ScopesClaim string        `key:"scopes_claim" default:"scope" doc:"The claim with the scopes: words separated by spaces, or a list."`
 	ScopePrefix string        `key:"scope_prefix" default:"perceptor:" doc:"What scopes begin with, such as perceptor:read. Words without it are ignored."`
 	ClockSkew   time.Duration `key:"clock_skew" default:"30s" doc:"How far the clocks of the issuer and of taskd may differ; at most 5m."`
