@@ -24,6 +24,8 @@ type lookUps struct {
 	// exists reports whether a token with the id of a secret exists, as far as this process
 	// knows. It may be nil.
 	exists func(secret string) bool
+	// local reports whether a secret is checked without a query. It may be nil.
+	local func(secret string) bool
 	// known bounds the look-ups of tokens with the id of an existing token, by that id.
 	known *throttle[string]
 }
@@ -33,12 +35,18 @@ func newLookUps(tokens Authenticator) *lookUps {
 	if s, ok := tokens.(interface{ Exists(secret string) bool }); ok {
 		l.exists = s.Exists
 	}
+	if s, ok := tokens.(interface{ Local(secret string) bool }); ok {
+		l.local = s.Local
+	}
 	return l
 }
 
 // allow returns an error if the token of a source may not be looked up now.
 func (l *lookUps) allow(from source, key [32]byte, secret string) error {
 	if _, ok := l.valid.get(key, time.Now()); ok {
+		return nil
+	}
+	if l.local != nil && l.local(secret) {
 		return nil
 	}
 	if l.exists != nil && l.exists(secret) {

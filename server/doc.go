@@ -6,7 +6,7 @@
 // Every method passes the [gate], whether the call arrives over gRPC or HTTP. The
 // gate
 //
-//  1. authenticates the caller, which is the only source of tenant and scope,
+//  1. authenticates the caller, which is the only source of tenant and scopes,
 //  2. bounds the number of the tenant's concurrent calls,
 //  3. receives and decodes the request,
 //  4. converts the error or panic of the method to a status that tells the caller
@@ -21,9 +21,12 @@
 //
 // # Authentication
 //
-// A caller sends "authorization: Bearer SECRET". Answers of the [Authenticator] are
-// cached for at most five seconds, so a revoked token stops working within that
-// time. Stores get the tenant's number with each call and use it in every lookup: an
+// A caller sends "authorization: Bearer SECRET", or presents a certificate that is bound to
+// an identity ([Certificates]). Answers of the [Authenticator] are cached for at most five
+// seconds, and not beyond the end of the credentials. [Revocations] are asked for more often,
+// so that a revoked token stops working within a second everywhere. A caller needs one of the
+// scopes of the method ([access]). Callers without [ReadScope] or [ListenScope] get answers
+// without params, among them operators with [InspectScope], whose calls are recorded. Stores get the tenant's number with each call and use it in every lookup: an
 // id of another tenant is an unknown id.
 //
 // # Limits

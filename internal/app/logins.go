@@ -86,9 +86,14 @@ func (l *logins) run(ctx context.Context) error {
 	return l.jwt.Run(ctx)
 }
 
+// Local reports whether a secret is a JSON Web Token. Bad ones cost no query.
+func (l *logins) Local(secret string) bool {
+	return l.jwt != nil && !strings.HasPrefix(secret, control.SecretPrefix)
+}
+
 // Authenticate implements [server.Authenticator].
 func (l *logins) Authenticate(ctx context.Context, secret string) (server.Identity, error) {
-	if l.jwt == nil || strings.HasPrefix(secret, control.SecretPrefix) {
+	if !l.Local(secret) {
 		return l.tenants.Authenticate(ctx, secret)
 	}
 	c, err := l.jwt.Verify(ctx, secret)
