@@ -41,6 +41,8 @@ var audited = map[string]auditRule{
 	perceptorv1.AdminService_RotateToken_FullMethodName:  {object: "id", tenant: "token.tenant", after: "token"},
 	perceptorv1.AdminService_RevokeToken_FullMethodName:  {object: "id", tenant: "tenant"},
 
+	perceptorv1.AdminService_RotateTenantKey_FullMethodName: {object: "name", tenant: "name"},
+
 	perceptorv1.TaskService_CancelTask_FullMethodName:  {object: "id", before: taskBefore},
 	perceptorv1.TaskService_PauseTask_FullMethodName:   {object: "id", before: taskBefore},
 	perceptorv1.TaskService_ResumeTask_FullMethodName:  {object: "id", before: taskBefore},
