@@ -180,6 +180,42 @@ func TestDeadRunsAreListedNewestFirstByPages(t *testing.T) {
 	}
 }
 
+func TestAPageOfLargeDeadRunsIsBoundedInBytesAndTheOthersFollow(t *testing.T) {
+	const size, n = 60_000, 150
+	b := setup(t)
+	var specs []task.Spec
+	for range n {
+		specs = append(specs, b.spec(task.OneShot, large(size), func(s *task.Spec) { s.Retry.MaxAttempts = 1 }))
+	}
+	var failures []task.Report
+	for _, id := range b.add(specs...) {
+		failures = append(failures, failure(id, 1, 1, 7))
+	}
+	for claimed := 0; claimed < n; {
+		claimed += len(b.claim(task.RangeForm).Publications)
+	}
+	b.report(failures...)
+	q, seen := task.DeadQuery{Tenant: b.tenant, Limit: n}, map[task.RunID]bool{}
+	for {
+		page, err := b.ListDead(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(page.Runs) * size; got > listBytes+2*size {
+			t.Errorf("a page has %d bytes of params", got)
+		}
+		for _, r := range page.Runs {
+			seen[r.RunID] = len(r.Params) == size
+		}
+		if q.After = page.Next; q.After == nil {
+			break
+		}
+	}
+	if len(seen) != n {
+		t.Errorf("%d of %d dead runs are listed", len(seen), n)
+	}
+}
+
 func TestDeadRunsArePurgedAfterTheirTenantsRetention(t *testing.T) {
 	for _, tc := range []struct {
 		name      string

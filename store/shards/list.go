@@ -39,6 +39,8 @@ const (
 	listRows    = 2000 // rows of the near tier, matching or not
 	listPacks   = 32   // packs decoded
 	listWindows = 64   // statements that read names of packs
+	// listBytes of params, of matching tasks or not, end a page.
+	listBytes = 4 << 20
 )
 
 // listing is one page under way.
@@ -48,6 +50,7 @@ type listing struct {
 	page                 task.ListPage
 	at                   task.ListCursor
 	rows, packs, windows int // the remaining bounds
+	bytes                int // of params that were read
 }
 
 // List returns a page of a tenant's tasks.
@@ -117,7 +120,7 @@ func (s *Store) ListCost(ctx context.Context, q *task.ListQuery, living int64) (
 func (l *listing) left() int { return l.q.Limit - len(l.page.Tasks) }
 
 func (l *listing) spent() bool {
-	return l.left() <= 0 || l.rows <= 0 || l.packs <= 0 || l.windows <= 0
+	return l.left() <= 0 || l.rows <= 0 || l.packs <= 0 || l.windows <= 0 || l.bytes >= listBytes
 }
 
 // step continues in the current stage of the listing, and goes to the next stage at the
@@ -163,13 +166,13 @@ func (l *listing) near(ctx context.Context) (end bool, err error) {
 	pool := l.store.db.Pool(at.Database)
 	var rows pgx.Rows
 	if q.State.Final() {
-		rows, err = sql.DoneList.Query(ctx, pool, q.Tenant, int64(at.Task), q.Kind, int16(q.Type), int16(q.State), budget)
+		rows, err = sql.DoneList.Query(ctx, pool, q.Tenant, int64(at.Task), q.Kind, int16(q.Type), int16(q.State), budget, listBytes-l.bytes)
 	} else {
 		shard := int16(at.Database * task.ShardsPerDatabase)
 		if at.Task != 0 {
 			shard = int16(at.Task.Shard())
 		}
-		rows, err = sql.TaskList.Query(ctx, pool, q.Tenant, shard, int64(at.Task), q.Kind, int16(q.Type), int16(q.State), budget)
+		rows, err = sql.TaskList.Query(ctx, pool, q.Tenant, shard, int64(at.Task), q.Kind, int16(q.Type), int16(q.State), budget, listBytes-l.bytes)
 	}
 	if err != nil {
 		return false, err
@@ -204,7 +207,7 @@ func (l *listing) nearDue(ctx context.Context) (end bool, err error) {
 		from = max(from, at.Due)
 	}
 	rows, err := sql.TaskListDue.Query(ctx, pool, q.Tenant, shard, int64(after), q.Kind, int16(q.Type), int16(q.State), budget,
-		int64(from), int64(q.DueEnd()))
+		int64(from), int64(q.DueEnd()), listBytes-l.bytes)
 	if err != nil {
 		return false, err
 	}
@@ -228,6 +231,7 @@ func (l *listing) collect(rows pgx.Rows, budget int) (all bool, err error) {
 			return false, err
 		}
 		looked, at.Task = looked+1, scan.ID()
+		l.bytes += scan.ParamsBytes()
 		if l.q.HasDue() {
 			at.Due = scan.Row().DueAt
 		}
@@ -239,7 +243,7 @@ func (l *listing) collect(rows pgx.Rows, budget int) (all bool, err error) {
 		}
 	}
 	l.rows -= looked
-	return looked < budget && l.left() > 0, rows.Err()
+	return looked < budget && l.left() > 0 && l.bytes < listBytes, rows.Err()
 }
 
 // window looks for packs after the position that may hold tasks of the tenant, and adds
@@ -277,7 +281,7 @@ func (l *listing) decodePacks(ctx context.Context, names []int64) error {
 		if err := l.addWanted(ctx, &packs[i]); err != nil {
 			return err
 		}
-		if l.left() <= 0 {
+		if l.left() <= 0 || l.bytes >= listBytes {
 			return nil
 		}
 	}
@@ -326,8 +330,12 @@ func (l *listing) addWanted(ctx context.Context, p *far.PackKeys) error {
 	case gone || errors.Is(err, pack.ErrDamaged):
 		return nil
 	}
-	for _, r := range order {
+	for i, r := range order {
 		l.page.Tasks = append(l.page.Tasks, &task.Snapshot{Row: *r, FinishedAt: task.Never})
+		if l.bytes += len(r.Params); l.bytes >= listBytes && i < len(order)-1 {
+			l.at.Task = r.ID
+			break
+		}
 	}
 	return err
 }

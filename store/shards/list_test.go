@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -67,6 +68,47 @@ func TestAListingByTagsAndDueInstantsMeetsEachWantedTaskOnce(t *testing.T) {
 			}
 			if len(seen) != len(want) {
 				t.Errorf("%+v by %d: met %d tasks, want %d", f, limit, len(seen), len(want))
+			}
+		}
+	}
+}
+
+// large gives a task params of size bytes.
+func large(size int) func(*task.Spec) {
+	return func(s *task.Spec) { s.ParamsWire = bytes.Repeat([]byte{'x'}, size) }
+}
+
+func TestAPageOfLargeTasksIsBoundedInBytesAndTheOthersFollow(t *testing.T) {
+	const size, n = 60_000, 150
+	for name, change := range map[string]func(*Config){"as rows": nearOnly, "in packs": func(*Config) {}} {
+		b := setup(t, change)
+		for range n / 10 {
+			var specs []task.Spec
+			for range 10 {
+				specs = append(specs, b.spec(task.OneShot, b.inHours(3), large(size)))
+			}
+			b.add(specs...)
+		}
+		for filter, f := range map[string]task.Filter{"all": {}, "due": {DueFrom: b.now, DueUntil: b.now.Add(9 * time.Hour)}} {
+			q := task.ListQuery{Tenant: b.tenant, Limit: n, Filter: f}
+			seen := map[task.ID]int{}
+			for {
+				page, err := b.List(t.Context(), q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := len(page.Tasks) * size; got > listBytes+size {
+					t.Errorf("%s, %s: a page has %d bytes of params", name, filter, got)
+				}
+				for _, s := range page.Tasks {
+					seen[s.ID]++
+				}
+				if q.After = page.Next; q.After == nil {
+					break
+				}
+			}
+			if len(seen) != n {
+				t.Errorf("%s, %s: %d of %d tasks are listed", name, filter, len(seen), n)
 			}
 		}
 	}

@@ -147,7 +147,7 @@ func TestWhatIsDueIsFoundByTheDueIndex(t *testing.T) {
 			"ClaimFlows":   {flowPlanArgs, task.ShardsPerDatabase},
 			"Peek":         {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8`, 2 * task.ShardsPerDatabase},
 			"DueShard":     {fmt.Sprintf(`%d, 0, 1000`, b.owned[0].Shard), task.ShardsPerDatabase},
-			"TaskListDue":  {fmt.Sprintf(`1, %d::int2, 0, '', 0::int2, 0::int2, 10, 0, 1000`, b.owned[0].Shard), 1},
+			"TaskListDue":  {fmt.Sprintf(`1, %d::int2, 0, '', 0::int2, 0::int2, 10, 0, 1000, 1000000`, b.owned[0].Shard), 1},
 			"PeekExcluded": {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8, '{1}', 1000`, 2 * task.ShardsPerDatabase},
 		} {
 			plan := b.explain(name, test.args)
@@ -174,7 +174,7 @@ func TestAPageOfRowsBeginsWhereTheLastOneEnded(t *testing.T) {
 	}
 	for filled, fill := range []func(){func() {}, func() { b.add(specs...) }, func() { b.exec(`VACUUM ANALYZE task`) }} {
 		fill()
-		plan := b.explain("TaskList", fmt.Sprintf(`1, %d::int2, 7, '', 0::int2, 0::int2, 10`, b.owned[0].Shard))
+		plan := b.explain("TaskList", fmt.Sprintf(`1, %d::int2, 7, '', 0::int2, 0::int2, 10, 1000000`, b.owned[0].Shard))
 		if n := len(pairRange.FindAllString(plan, -1)); n == 0 || n != strings.Count(plan, " on task_") || strings.Contains(plan, "Sort") {
 			t.Errorf("state %d: %d tables are entered at the position:\n%s", filled, n, plan)
 		}

@@ -3,6 +3,7 @@ package bulk
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/jackc/pgx/v5"
 
@@ -44,7 +45,7 @@ func (b *bulkStep) countRows(ctx context.Context, tx pgx.Tx, n *int64) error {
 	f := &b.terms.Filter
 	for looked := bulkLook; looked == bulkLook; {
 		looked = 0
-		rows, err := sql.TaskList.Query(ctx, tx, b.row.Tenant, shard, id, f.Kind, int16(f.Type), int16(f.State), bulkLook)
+		rows, err := sql.TaskList.Query(ctx, tx, b.row.Tenant, shard, id, f.Kind, int16(f.Type), int16(f.State), bulkLook, int64(math.MaxInt64))
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package bulk
 
 import (
 	"context"
+	"math"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -78,7 +79,7 @@ func (b *bulkStep) rows(ctx context.Context, at task.ListCursor) (lost bool, err
 		shard = int16(at.Task.Shard())
 	}
 	f := &b.terms.Filter
-	found, err := sql.TaskList.Query(ctx, b.s.db.Pool(b.d), b.row.Tenant, shard, int64(at.Task), f.Kind, int16(f.Type), int16(f.State), bulkLook)
+	found, err := sql.TaskList.Query(ctx, b.s.db.Pool(b.d), b.row.Tenant, shard, int64(at.Task), f.Kind, int16(f.Type), int16(f.State), bulkLook, int64(math.MaxInt64))
 	if err != nil {
 		return false, err
 	}

@@ -11,9 +11,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -94,90 +91,6 @@ func (l *Letters) Dead(ctx context.Context, tenant int32, id task.RunID) (*task.
 	return list[0], nil
 }
 
-// deadLook is the most rows of each database that a page looks at.
-const deadLook = 1000
-
-// newestDead is a cursor before every dead run.
-var newestDead = task.DeadCursor{DiedAt: task.Never}
-
-// ListDead returns a page of a tenant's dead runs, newest first over all databases. The
-// dead runs of one task are ordered by seq. A page has a bounded cost.
-func (l *Letters) ListDead(ctx context.Context, q task.DeadQuery) (task.DeadPage, error) {
-	var page task.DeadPage
-	var err error
-	if q.Task != 0 {
-		page, err = l.listDeadOf(ctx, &q)
-	} else {
-		page, err = l.listDead(ctx, &q)
-	}
-	if err != nil {
-		return task.DeadPage{}, kernel.Unavailable(err)
-	}
-	return page, nil
-}
-
-// listDead reads from all databases. Each looks at up to deadLook rows. The page ends at
-// the first position at which some database has stopped.
-func (l *Letters) listDead(ctx context.Context, q *task.DeadQuery) (page task.DeadPage, err error) {
-	after := newestDead
-	if q.DiedUntil > 0 {
-		after.DiedAt = q.DiedUntil
-	}
-	if q.After != nil && q.After.Compare(after) < 0 {
-		after = *q.After
-	}
-	var mu sync.Mutex
-	reached := task.DeadCursor{DiedAt: -1}
-	err = l.db.Each(ctx, func(ctx context.Context, d int) error {
-		list, err := l.Look(ctx, d, sql.DeadList, q.Tenant, int64(after.DiedAt), int64(after.Task), after.Seq, int64(q.DiedFrom),
-			q.Kind, int16(q.Type), int16(q.Reason), deadLook)
-		if err != nil {
-			return err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if len(list) == deadLook {
-			if last := list[deadLook-1].Cursor(); last.Compare(reached) > 0 {
-				reached = last
-			}
-		}
-		page.Runs = append(page.Runs, slices.DeleteFunc(list, func(r *task.DeadLetter) bool { return !q.Matches(r) })...)
-		return nil
-	})
-	if err != nil {
-		return page, err
-	}
-	slices.SortFunc(page.Runs, func(a, b *task.DeadLetter) int { return b.Cursor().Compare(a.Cursor()) })
-	page.Runs = slices.DeleteFunc(page.Runs, func(r *task.DeadLetter) bool { return r.Cursor().Compare(reached) < 0 })
-	if reached.DiedAt >= 0 {
-		page.Next = &reached
-	}
-	shorten(&page, q.Limit)
-	return page, nil
-}
-
-// listDeadOf reads from the database of one task.
-func (l *Letters) listDeadOf(ctx context.Context, q *task.DeadQuery) (page task.DeadPage, err error) {
-	if !q.Task.Valid() {
-		return page, nil
-	}
-	before := int64(math.MaxInt64)
-	if q.After != nil {
-		before = q.After.Seq
-	}
-	list, err := l.Look(ctx, q.Task.Shard().Database(), sql.DeadOfTask, q.Tenant, int64(q.Task), before, deadLook)
-	if err != nil {
-		return page, err
-	}
-	if len(list) == deadLook {
-		c := list[deadLook-1].Cursor()
-		page.Next = &c
-	}
-	page.Runs = slices.DeleteFunc(list, func(r *task.DeadLetter) bool { return !q.Matches(r) })
-	shorten(&page, q.Limit)
-	return page, nil
-}
-
 // Look returns the dead runs that a statement finds in database d.
 func (l *Letters) Look(ctx context.Context, d int, statement *statement.Statement, args ...any) ([]*task.DeadLetter, error) {
 	rows, err := statement.Query(ctx, l.db.Pool(d), args...)
@@ -185,14 +98,6 @@ func (l *Letters) Look(ctx context.Context, d int, statement *statement.Statemen
 		return nil, err
 	}
 	return Collect(rows)
-}
-
-// shorten truncates a page to limit.
-func shorten(page *task.DeadPage, limit int) {
-	if len(page.Runs) > limit {
-		c := page.Runs[limit-1].Cursor()
-		page.Runs, page.Next = page.Runs[:limit], &c
-	}
 }
 
 // PurgeDead removes a dead run.

@@ -112,6 +112,9 @@ func (s *RowScan) Row() *task.Row {
 	return r
 }
 
+// ParamsBytes returns the size of the params of the row.
+func (s *RowScan) ParamsBytes() int { return len(s.params) }
+
 // CollectRows reads all rows of a statement that returns row_columns.
 func CollectRows(rows pgx.Rows) ([]*task.Row, error) {
 	defer rows.Close()

@@ -1,5 +1,10 @@
 -- Dead runs: runs that were given up.
 
+-- fragment: dead_listed
+-- dead_columns and params without their texts, and the size of these in bytes.
+x.tenant_id, x.id, x.seq, x.scheduled_at, x.died_at, x.attempt, x.reason, x.type, x.kind, ''::text,
+  x.ack_timeout_ms, x.give_up_after_ms, x.retention_ms, x.terms, NULL::bytea, octet_length(x.params) + octet_length(x.error)
+
 -- fragment: dead_columns
 x.tenant_id, x.id, x.seq, x.scheduled_at, x.died_at, x.attempt, x.reason, x.type, x.kind, x.error,
   x.ack_timeout_ms, x.give_up_after_ms, x.retention_ms, x.terms
@@ -17,24 +22,27 @@ VALUES (@tenant, @id, @seq, @scheduled_at, @now, @attempt, @reason, @kind, @erro
 SELECT {{dead_columns}}, x.params FROM dead_run x WHERE x.tenant_id = @tenant AND x.id = @id AND x.seq = @seq;
 
 -- name: DeadList(
---   tenant int4, before_died_at int8, before_id int8, before_seq int8, died_from int8, kind text, type int2,
---   reason int2, max_rows int8)
--- Dead runs after a position, newest first. Returns every row that it reads. Params are
--- NULL in rows that do not match the filter. Kind '', type 0 and reason 0 match all.
-SELECT {{dead_columns}},
-       CASE WHEN (@kind = '' OR x.kind = @kind) AND (@type = 0 OR x.type = @type) AND (@reason = 0 OR x.reason = @reason) THEN x.params END
+--   tenant int4, before_died_at int8, before_id int8, before_seq int8, died_from int8, max_rows int8)
+-- Dead runs after a position, newest first, without their texts.
+SELECT {{dead_listed}}
   FROM dead_run x
  WHERE x.tenant_id = @tenant AND (x.died_at, x.id, x.seq) < (@before_died_at, @before_id, @before_seq) AND x.died_at >= @died_from
  ORDER BY x.died_at DESC, x.id DESC, x.seq DESC
  LIMIT @max_rows;
 
 -- name: DeadOfTask(tenant int4, id int8, before_seq int8, max_rows int8)
--- Dead runs of one task, newest first.
-SELECT {{dead_columns}}, x.params
+-- Dead runs of one task, newest first, without their texts.
+SELECT {{dead_listed}}
   FROM dead_run x
  WHERE x.tenant_id = @tenant AND x.id = @id AND x.seq < @before_seq
  ORDER BY x.tenant_id DESC, x.id DESC, x.seq DESC
  LIMIT @max_rows;
+
+-- name: DeadTexts(tenant int4, ids int8[], seqs int8[])
+-- The error and the params of dead runs.
+SELECT x.id, x.seq, x.error, x.params
+  FROM (SELECT * FROM unnest(@ids, @seqs) AS u (id, seq) {{list_first}}) u
+  JOIN dead_run x ON x.tenant_id = @tenant AND x.id = u.id AND x.seq = u.seq;
 
 -- name: DeadWalk(tenant int4, after_id int8, after_seq int8, max_rows int8)
 -- Dead runs in the order of the key, for a walk through all dead runs of a tenant.

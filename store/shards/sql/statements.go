@@ -95,6 +95,7 @@ var (
 	DeadRead        = set.Get("DeadRead")
 	DeadList        = set.Get("DeadList")
 	DeadOfTask      = set.Get("DeadOfTask")
+	DeadTexts       = set.Get("DeadTexts")
 	DeadWalk        = set.Get("DeadWalk")
 	DeadTake        = set.Get("DeadTake")
 	DeadPurge       = set.Get("DeadPurge")
