@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"reflect"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +22,8 @@ type copies struct {
 	// database 0 does not have it.
 	newest *Tenant
 	lost   bool
+	// current is the number of databases that have the newest copy.
+	current int
 }
 
 // copiesOf asks all databases for a tenant. It leaves out those that do not answer.
@@ -43,7 +47,10 @@ func (s *Store) copiesOf(ctx context.Context, name string) (c copies) {
 			decided = t.Version
 		}
 		if c.newest == nil || c.newest.Version < t.Version {
-			c.newest = t
+			c.newest, c.current = t, 0
+		}
+		if c.newest.Version == t.Version {
+			c.current++
 		}
 		return nil
 	})
@@ -64,6 +71,27 @@ func copyIn(ctx context.Context, pool *pgxpool.Pool, name string) (topID int32, 
 		return topID, nil, nil
 	}
 	return topID, &found, err
+}
+
+// unchanged reports whether every database has the tenant already as a change wants it.
+func (c *copies) unchanged(change *TenantChange) bool {
+	t, rest := c.newest, *change
+	rest.ParamsBytes, rest.Retention, rest.History, rest.Rates = nil, nil, nil, task.RatesChange{}
+	switch {
+	case c.current < task.Databases, !reflect.DeepEqual(rest, TenantChange{}):
+		return false
+	case change.ParamsBytes != nil && *change.ParamsBytes != t.ParamsBytes,
+		change.Retention != nil && change.Retention.Milliseconds() != t.Retention.Milliseconds(),
+		change.History != nil && *change.History != t.History:
+		return false
+	}
+	before := ratesJSON(&t.Rates)
+	var after task.Rates
+	if err := json.Unmarshal([]byte(before), &after); err != nil {
+		return false
+	}
+	change.Rates.Apply(&after)
+	return ratesJSON(&after) == before
 }
 
 // putBack stores what database 0 has lost of the tenant.

@@ -59,7 +59,7 @@ func pausedIn(t *testing.T, c *store.Cluster, name string) [task.Databases]int {
 func TestAPauseIsInForceEverywhereAfterDatabase0HasLostAChange(t *testing.T) {
 	s, cluster := setup(t)
 	tenant(t, s, "acme")
-	keep, yes := time.Minute, true
+	keep, yes := 2*time.Minute, true
 	if _, err := s.UpdateTenant(t.Context(), "acme", TenantChange{Retention: &keep}); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestAPauseIsInForceEverywhereAfterDatabase0HasLostAChange(t *testing.T) {
 func TestALostPauseIsPutBackBeforeTheNextChange(t *testing.T) {
 	s, cluster := setup(t)
 	tenant(t, s, "acme")
-	keep, yes := time.Minute, true
+	keep, yes := 2*time.Minute, true
 	if _, err := s.UpdateTenant(t.Context(), "acme", TenantChange{Rates: task.RatesChange{Paused: &yes}}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"reflect"
 	"sync"
 	"testing"
@@ -61,5 +62,38 @@ func TestKindsPausedAtTheSameTimeAreAllPaused(t *testing.T) {
 	}
 	if got, _ = s.Tenant(t.Context(), "a"); !reflect.DeepEqual(got.Rates.PausedKinds, []string{"a", "c", "d"}) {
 		t.Errorf("after b was resumed paused are %v", got.Rates.PausedKinds)
+	}
+}
+
+func TestAChangeThatChangesNothingWaitsForNoClaimAndWritesNothing(t *testing.T) {
+	s, c := setup(t)
+	tenant(t, s, "acme")
+	yes := true
+	change := TenantChange{Rates: task.RatesChange{Paused: &yes, PauseKind: "k"}}
+	before, err := s.UpdateTenant(t.Context(), "acme", change)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d := range task.Databases { // as a claim does while it runs
+		tx, err := c.Pool(d).Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback(context.Background()) //nolint:errcheck // it changes nothing
+		if _, err := tx.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock_shared($1, $2)`, settingsLock, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 50 {
+		after, err := s.UpdateTenant(t.Context(), "acme", change)
+		if err != nil || after.Version != before.Version {
+			t.Fatalf("version %d after %d: %v", after.Version, before.Version, err)
+		}
+	}
+	if _, err := s.UpdateTenant(t.Context(), "acme", TenantChange{Rates: task.RatesChange{ResumeKind: "k"}}); err == nil {
+		t.Error("a real change has not waited for the claims")
 	}
 }

@@ -108,7 +108,8 @@ func insertTenant(ctx context.Context, tx pgx.Tx, t *Tenant, known *copies) erro
 	return err
 }
 
-// UpdateTenant changes settings of a tenant and returns it. Errors: as
+// UpdateTenant changes settings of a tenant and returns it. A change that changes nothing writes
+// nothing, and does not wait for claims. Errors: as
 // [Store.CreateTenant], and [task.NotFound].
 func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (t Tenant, err error) {
 	var params *int32
@@ -122,6 +123,9 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 		retention = &ms
 	}
 	known := s.copiesOf(ctx, name)
+	if known.unchanged(&c) {
+		return *known.newest, nil
+	}
 	err = s.decide(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if err := known.putBack(ctx, tx); err != nil {
 			return err
