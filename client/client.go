@@ -32,8 +32,13 @@ type Config struct {
 	// by commas. The client distributes calls over them, and over the addresses
 	// of a DNS name. Default: PERCEPTOR_ADDRESS, then localhost:7070.
 	Address string
-	// Token is the tenant's secret. Default: PERCEPTOR_TOKEN.
+	// Token is the tenant's secret. Default: PERCEPTOR_TOKEN. It may be missing if TLS
+	// has a certificate that the service knows.
 	Token string
+	// TokenSource, if set, is asked for the token of each call instead, so that tokens
+	// can be rotated, and JSON Web Tokens renewed, without a new client. It may be
+	// called concurrently and should cache. While it fails, calls are retried.
+	TokenSource func(ctx context.Context) (string, error)
 	// TLS configures the connection. Default (nil): no TLS, which is only allowed
 	// to this machine's loopback, unless Insecure is set.
 	TLS *tls.Config
@@ -193,9 +198,10 @@ func (cfg Config) complete() (Config, error) {
 			faults = append(faults, fmt.Errorf("Address %q: want host:port, or several separated by commas", a))
 		}
 	}
-	if cfg.Token == "" {
+	if cfg.Token == "" && cfg.TokenSource == nil && !hasCertificate(cfg.TLS) {
 		faults = append(faults, fmt.Errorf("Token is missing; give it or set %s", EnvToken))
-	} else if strings.ContainsFunc(cfg.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+	}
+	if !isPrintable(cfg.Token) {
 		faults = append(faults, errors.New("Token contains spaces or characters that are not printable ASCII"))
 	}
 	if cfg.CallTimeout < 0 {

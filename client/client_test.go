@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -402,6 +403,45 @@ func TestConfigurationComesFromTheEnvironmentWhenItIsNotGiven(t *testing.T) {
 	cfg, err = Config{Address: "given:2", Token: "given"}.complete()
 	if err != nil || cfg.Address != "given:2" || cfg.Token != "given" {
 		t.Errorf("%+v, %v", cfg, err)
+	}
+}
+
+func TestATokenIsAskedForWithEachCall(t *testing.T) {
+	t.Setenv(EnvToken, "")
+	calls := 0
+	tokens := []string{"first", "second", "", "bad\n"}
+	cfg, err := Config{TokenSource: func(context.Context) (string, error) {
+		calls++
+		if calls > len(tokens) {
+			return "", errors.New("the issuer is away")
+		}
+		return tokens[calls-1], nil
+	}}.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := bearer{tokenSource(&cfg), true}
+	for _, want := range []string{"Bearer first", "Bearer second", ""} {
+		if got, err := b.GetRequestMetadata(t.Context()); err != nil || got["authorization"] != want {
+			t.Errorf("%v, %v, want %q", got, err, want)
+		}
+	}
+	if _, err := b.GetRequestMetadata(t.Context()); status.Code(err) != codes.Unauthenticated || strings.Contains(err.Error(), "bad") {
+		t.Error(err)
+	}
+	if _, err := b.GetRequestMetadata(t.Context()); !retriable(err) {
+		t.Errorf("while the source fails: %v", err)
+	}
+}
+
+func TestAClientWithACertificateNeedsNoToken(t *testing.T) {
+	t.Setenv(EnvToken, "")
+	cfg, err := Config{TLS: &tls.Config{Certificates: []tls.Certificate{{}}}}.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := (bearer{tokenSource(&cfg), true}).GetRequestMetadata(t.Context()); err != nil || len(got) != 0 {
+		t.Errorf("%v, %v", got, err)
 	}
 }
 

@@ -40,7 +40,7 @@ func dial(cfg Config, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
 	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
-		grpc.WithPerRPCCredentials(bearer{"Bearer " + cfg.Token, !cfg.Insecure && !onLoopback(cfg.Address)}),
+		grpc.WithPerRPCCredentials(bearer{tokenSource(&cfg), !cfg.Insecure && !onLoopback(cfg.Address)}),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -76,20 +76,6 @@ func onLoopback(addresses string) bool {
 	}
 	return true
 }
-
-// bearer adds the token to every call. It implements [credentials.PerRPCCredentials], so
-// grpc sends the token over no connection that is not secret enough, whatever the
-// DialOptions are.
-type bearer struct {
-	header string
-	secret bool // the token needs TLS
-}
-
-func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{"authorization": b.header}, nil
-}
-
-func (b bearer) RequireTransportSecurity() bool { return b.secret }
 
 // retriable reports whether a call may succeed when it is repeated.
 func retriable(err error) bool {

@@ -50,7 +50,10 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 		return cli.Usagef("--address: %q is not host:port: %v", c.address, err)
 	}
 	defer conn.Close() //nolint:errcheck // nothing depends on it
-	ctx := metadata.AppendToOutgoingContext(cmd.Context(), "authorization", "Bearer "+secret)
+	ctx := cmd.Context()
+	if secret != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secret)
+	}
 	if c.inspect != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "perceptor-tenant", c.inspect)
 	}
@@ -66,7 +69,7 @@ func within(timeout time.Duration) grpc.UnaryClientInterceptor {
 	}
 }
 
-// secret returns the token to call with.
+// secret returns the token to call with. It may be empty beside a certificate.
 func (c *ctl) secret() (string, error) {
 	secret := c.token
 	switch {
@@ -81,7 +84,7 @@ func (c *ctl) secret() (string, error) {
 	case secret == "":
 		secret = os.Getenv("PERCEPTOR_TOKEN")
 	}
-	if secret == "" {
+	if secret == "" && c.certFile == "" {
 		return "", &cli.Error{Code: cli.Usage, Err: errors.New("a token is needed"), Hint: tokenHint}
 	}
 	if strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }) {
