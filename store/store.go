@@ -29,13 +29,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/perceptor/perceptor/migrations"
@@ -189,14 +189,15 @@ func namedPlacement(servers []Server) ([task.Databases]int, error) {
 	return place, nil
 }
 
-// scrub replaces a parse error whose message could quote a password. pgconn
-// redacts the messages of its own errors.
+// scrub replaces the error of a connection string that cannot be parsed. The driver's error
+// quotes the string, and masks passwords only where it recognises them. A file that cannot
+// be read is named.
 func scrub(err error) error {
-	var parse *pgconn.ParseConfigError
-	if errors.As(err, &parse) {
-		return parse
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path
 	}
-	return errors.New("cannot parse it")
+	return errors.New("it has neither the form keyword=value nor that of a URL, or a value in it is not valid")
 }
 
 // pingAfter is the idle time after which a connection is pinged before it is

@@ -141,3 +141,22 @@ func TestServersThatDoNotCoverTheDatabasesAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestAConnectionStringThatCannotBeReadIsNotShown has passwords where the driver's own mask
+// does not find them.
+func TestAConnectionStringThatCannotBeReadIsNotShown(t *testing.T) {
+	for _, dsn := range []string{
+		"password = hunter2 what", "password='a hunter2", `password='it\'s hunter2' what`, "password=a hunter2", "sslpassword = hunter2 x",
+		"postgres://u:hunter2@h:port/d", "postgres://u:a b/hunter2@h/d", "postgres://u:%zz@h/d?p%61ssword=hunter2", "host=h port=hunter2", "hunter2",
+		"host=h sslmode=hunter2", "user=u password=a\\ hunter2 x",
+	} {
+		_, err := store.Open(t.Context(), store.Config{Servers: []store.Server{{DSN: dsn}}})
+		if err == nil || !strings.Contains(err.Error(), "postgres.servers[0].dsn") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v", dsn, err)
+		}
+	}
+	_, err := store.Open(t.Context(), store.Config{Servers: []store.Server{{DSN: "host=h password=hunter2 sslmode=verify-full sslrootcert=/no/such/ca"}}})
+	if err == nil || !strings.Contains(err.Error(), "/no/such/ca") || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("a file that does not exist: %v", err)
+	}
+}

@@ -71,17 +71,17 @@ func within(timeout time.Duration) grpc.UnaryClientInterceptor {
 
 // secret returns the token to call with. It may be empty beside a certificate.
 func (c *ctl) secret() (string, error) {
-	secret := c.token
+	var secret string
 	switch {
-	case secret != "" && c.tokenFile != "":
-		return "", cli.Usagef("--token and --token-file are both given")
+	case c.token != "":
+		return "", cli.Usagef("--token: a token is not accepted as a flag, because other users can see it: use --token-file or PERCEPTOR_TOKEN")
 	case c.tokenFile != "":
 		text, err := os.ReadFile(c.tokenFile)
 		if err != nil {
 			return "", cli.Usagef("--token-file: %v", err)
 		}
 		secret = strings.TrimSpace(string(text))
-	case secret == "":
+	default:
 		secret = os.Getenv("PERCEPTOR_TOKEN")
 	}
 	if secret == "" && c.certFile == "" {
@@ -94,7 +94,7 @@ func (c *ctl) secret() (string, error) {
 }
 
 const (
-	tokenHint = "set --token-file, --token or PERCEPTOR_TOKEN; to create the first admin token, run perceptorctl token create --admin --direct"
+	tokenHint = "set --token-file or PERCEPTOR_TOKEN; to create the first admin token, run perceptorctl token create --admin --direct"
 	clearHint = "set --tls or --tls-ca-file; --insecure allows it, for example where a service mesh encrypts"
 	scopeHint = "commands about tenants and tokens need an admin token, those about tasks a token of the tenant with the scope for the call; docs/security.md has the table"
 )

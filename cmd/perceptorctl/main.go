@@ -40,8 +40,9 @@ func newCommand() *cobra.Command {
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&c.address, "address", cli.Getenv("PERCEPTOR_ADDRESS", "localhost:7070"), "host:port of the gRPC API; also PERCEPTOR_ADDRESS")
-	f.StringVar(&c.token, "token", "", "token for the API; also PERCEPTOR_TOKEN")
-	f.StringVar(&c.tokenFile, "token-file", "", "file with the token")
+	f.StringVar(&c.token, "token", "", "refused: other users see the flags of a process")
+	_ = f.MarkHidden("token") // it is there
+	f.StringVar(&c.tokenFile, "token-file", "", "file with the token for the API (default: the value of PERCEPTOR_TOKEN)")
 	f.StringVar(&c.inspect, "inspect", "", "read the tasks of this tenant, without params, with a token of the scope inspect; each call is recorded")
 	f.BoolVar(&c.tls, "tls", false, "use TLS for the API")
 	f.StringVar(&c.caFile, "tls-ca-file", "", "file of the certificates that sign the API's certificate; implies --tls (default: the system's)")

@@ -38,9 +38,10 @@ func TestMain(m *testing.M) {
 //
 //	ctl ARGS...        run perceptorctl; it must end with 0
 //	exit N ctl ARGS... run it; it must end with N
+//	as TOKEN STEP      do one of these with a token
 //	stdout REGEXP      what it said last on standard output has a match
 //	stderr REGEXP      the same for standard error
-//	!stdout REGEXP     it has none
+//	!stdout REGEXP     it has none; also !stderr
 //	set NAME REGEXP    NAME becomes the first group of the match in standard output
 //	env NAME=VALUE     for later commands
 //	file NAME TEXT     write a file
@@ -131,9 +132,15 @@ func (s *script) step(line string) {
 			s.fail("%q is not an exit code", code)
 		}
 		s.run(want, command)
-	case "stdout", "stderr", "!stdout":
+	case "as":
+		token, step, _ := strings.Cut(rest, " ")
+		before := os.Getenv("PERCEPTOR_TOKEN")
+		s.t.Setenv("PERCEPTOR_TOKEN", s.expand(token))
+		s.step(step)
+		s.t.Setenv("PERCEPTOR_TOKEN", before)
+	case "stdout", "stderr", "!stdout", "!stderr":
 		out := s.stdout.String()
-		if verb == "stderr" {
+		if strings.HasSuffix(verb, "stderr") {
 			out = s.stderr.String()
 		}
 		if s.pattern(rest).MatchString(out) == strings.HasPrefix(verb, "!") {
@@ -217,9 +224,9 @@ func (s *script) run(want int, line string) {
 }
 
 func TestTheProgramEndsWithTheCodeOfItsError(t *testing.T) {
-	for want, args := range map[int][]string{0: {"version"}, 2: {"--frobnicate"}, 5: {"--address", "127.0.0.1:1", "--token", "x", "task", "list"}} {
+	for want, args := range map[int][]string{0: {"version"}, 2: {"--frobnicate"}, 5: {"--address", "127.0.0.1:1", "task", "list"}} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-		cmd.Env = append(os.Environ(), mainVariable+"=1")
+		cmd.Env = append(os.Environ(), mainVariable+"=1", "PERCEPTOR_TOKEN=x")
 		out, err := cmd.CombinedOutput()
 		var exit *exec.ExitError
 		if err != nil && !errors.As(err, &exit) {

@@ -136,7 +136,7 @@ func setScopes(t *perceptorv1.Token, names []string, admin bool) error {
 
 func needPostgres(conf *config.Config) error {
 	if err := conf.Validate(config.NeedPostgres); err != nil {
-		return &cli.Error{Code: cli.Usage, Err: err, Hint: "set --config FILE, PERCEPTOR_CONFIG or --postgres.servers DSN"}
+		return &cli.Error{Code: cli.Usage, Err: err, Hint: "set --config FILE, PERCEPTOR_CONFIG or PERCEPTOR_POSTGRES_SERVERS"}
 	}
 	return nil
 }

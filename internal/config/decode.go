@@ -11,7 +11,11 @@ import (
 )
 
 // decoder converts the values of sources to typed values and collects faults.
-type decoder struct{ faults []error }
+type decoder struct {
+	faults []error
+	// dsnSecrets says that the last list of servers held a password.
+	dsnSecrets bool
+}
 
 func (d *decoder) fault(format string, args ...any) {
 	d.faults = append(d.faults, fmt.Errorf(format, args...))
@@ -123,6 +127,7 @@ const serversKey = "postgres.servers"
 // serversText decodes a YAML list or a single connection string.
 func (d *decoder) serversText(k Key, text, from string, into reflect.Value) {
 	if !strings.HasPrefix(strings.TrimSpace(text), "[") {
+		d.dsnSecrets = hasPassword(text)
 		into.Set(reflect.ValueOf([]Server{{DSN: text}}))
 		return
 	}
@@ -140,6 +145,7 @@ func (d *decoder) servers(k Key, v any, from string, into reflect.Value) {
 		d.mistyped(k, v, from)
 		return
 	}
+	d.dsnSecrets = false
 	servers := make([]Server, len(list))
 	for i, e := range list {
 		fields, ok := e.(map[string]any)
@@ -161,7 +167,14 @@ func (d *decoder) serverField(at, name string, value any, from string, into *Ser
 		if !ok {
 			d.fault("%s%s: the value is not a text (%s)", at, name, from)
 		}
-		into.DSN = dsn
+		d.dsnSecrets = d.dsnSecrets || hasPassword(dsn)
+		d.setDSN(into, at, dsn, from)
+	case "dsn_file":
+		dsn, err := readSecret(fmt.Sprint(value))
+		if err != nil {
+			d.fault("%s%s: %v (%s)", at, name, err, from)
+		}
+		d.setDSN(into, at, dsn, from)
 	case "databases":
 		list, _ := value.([]any)
 		for _, e := range list {
@@ -175,6 +188,13 @@ func (d *decoder) serverField(at, name string, value any, from string, into *Ser
 			d.fault("%s%s: %v is not a list of numbers (%s)", at, name, value, from)
 		}
 	default:
-		d.fault("unknown key %s%s; did you mean %s%s?", at, name, at, nearest(name, []string{"dsn", "databases"}))
+		d.fault("unknown key %s%s; did you mean %s%s?", at, name, at, nearest(name, []string{"dsn", "dsn_file", "databases"}))
 	}
+}
+
+func (d *decoder) setDSN(into *Server, at, dsn, from string) {
+	if into.DSN != "" {
+		d.fault("%sdsn: dsn and dsn_file are both given (%s)", at, from)
+	}
+	into.DSN = dsn
 }

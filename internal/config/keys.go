@@ -22,8 +22,11 @@ type Key struct {
 	// Secret says that the value must not be shown.
 	Secret bool
 
-	index []int
-	kind  reflect.Type
+	// fileOf is the name of the secret key whose value is in the file that this key names;
+	// "" for all other keys.
+	fileOf string
+	index  []int
+	kind   reflect.Type
 }
 
 // Env is the name of the key's environment variable.
@@ -33,6 +36,9 @@ func (k Key) Env() string {
 
 // Flag is the name of the key's flag, without dashes.
 func (k Key) Flag() string { return strings.ReplaceAll(k.Name, "_", "-") }
+
+// flagOrigin is the origin of a value that was given as a flag.
+func (k Key) flagOrigin() string { return "flag --" + k.Flag() }
 
 // section is a struct of keys.
 type section struct{ name, doc string }
@@ -65,10 +71,14 @@ func reflectKeys(t reflect.Type, prefix string, index []int) (found []Key, in []
 			found, in = append(found, inner...), append(in, below...)
 			continue
 		}
-		found = append(found, Key{
+		k := Key{
 			Name: prefix + name, Default: f.Tag.Get("default"), Doc: f.Tag.Get("doc"),
 			Secret: f.Tag.Get("secret") == "true", index: at, kind: f.Type,
-		})
+		}
+		found = append(found, k)
+		if k.Secret {
+			found = append(found, k.fileKey())
+		}
 	}
 	return found, in
 }

@@ -35,6 +35,10 @@ type Sources struct {
 type Loaded struct {
 	Config
 	origins map[string]string
+	// files has the path of each key that names a file with a secret.
+	files map[string]string
+	// dsnSecrets says that the last source of postgres.servers gave a password in it.
+	dsnSecrets bool
 }
 
 // Register adds a flag for every key, or for those of some sections.
@@ -48,6 +52,9 @@ func Register(flags *pflag.FlagSet, sections ...string) {
 			usage += " (default " + k.Default + ")"
 		}
 		flags.Var(&flagText{kind: k.flagType()}, k.Flag(), usage)
+		if k.Secret { // it exists to be refused with a hint, and without its value
+			_ = flags.MarkHidden(k.Flag()) // the flag is there
+		}
 	}
 }
 
@@ -67,7 +74,7 @@ func (f *flagText) Type() string { return f.kind }
 // Load reads a configuration. Its error names all unknown keys and all values of a
 // wrong type. [Config.Validate] checks the values themselves.
 func Load(src Sources) (*Loaded, error) {
-	l := &Loaded{origins: map[string]string{}}
+	l := &Loaded{origins: map[string]string{}, files: map[string]string{}}
 	d := &decoder{}
 	for _, k := range keys {
 		l.origins[k.Name] = "default"
@@ -82,6 +89,8 @@ func Load(src Sources) (*Loaded, error) {
 		}
 		l.apply(d, values, origin)
 	}
+	l.checkFile(d, src.File)
+	l.refuseSecretFlags(d)
 	if len(d.faults) > 0 {
 		return nil, errors.Join(d.faults...)
 	}
@@ -99,16 +108,46 @@ func (l *Loaded) apply(d *decoder, values *koanf.Koanf, origin func(Key) string)
 		}
 		from := origin(k)
 		l.origins[k.Name] = from
+		if k.fileOf != "" {
+			l.fromFile(d, k, all, from)
+			continue
+		}
 		if text, ok := all[name].(fromText); ok {
 			d.text(k, string(text), from, k.value(&l.Config))
 			continue
 		}
 		d.value(k, all[name], from, k.value(&l.Config))
 	}
+	if _, given := all[serversKey]; given {
+		l.dsnSecrets = d.dsnSecrets
+	}
+}
+
+// fromFile sets the value of a secret key to the content of the file that k names in the
+// values of one layer. The empty path stands for no file.
+func (l *Loaded) fromFile(d *decoder, k Key, all map[string]any, from string) {
+	path := fmt.Sprint(all[k.Name])
+	if l.files[k.Name] = path; path == "" {
+		return
+	}
+	if value, given := all[k.fileOf]; given && fmt.Sprint(value) != "" {
+		d.fault("%s: %s is given, too (%s)", k.Name, k.fileOf, from)
+		return
+	}
+	secret, err := readSecret(path)
+	if err != nil {
+		d.fault("%s: %v (%s)", k.Name, err, from)
+		return
+	}
+	k.value(&l.Config).SetString(secret)
+	l.origins[k.fileOf] = k.Name
 }
 
 // fromText marks values that come from the environment or a flag.
 type fromText string
+
+// anchor matches the error for a value that begins with *, which may be a secret.
+var anchor = regexp.MustCompile(`(unknown anchor) '.*' referenced`)
 
 func fileLayer(_ *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) {
 	k := koanf.New(".")
@@ -119,7 +158,7 @@ func fileLayer(_ *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) 
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, nil, fmt.Errorf("configuration file %s does not exist", src.File)
 		}
-		return nil, nil, fmt.Errorf("configuration file %s: %w", src.File, err)
+		return nil, nil, fmt.Errorf("configuration file %s: %s", src.File, anchor.ReplaceAllString(err.Error(), "$1 referenced; a value that begins with * needs quotes"))
 	}
 	return k, func(Key) string { return "file " + src.File }, nil
 }
@@ -171,5 +210,5 @@ func flagLayer(_ *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) 
 		return "", nil
 	})
 	err := k.Load(provider, nil)
-	return k, func(k Key) string { return "flag --" + k.Flag() }, err
+	return k, Key.flagOrigin, err
 }

@@ -3,16 +3,11 @@ package config
 import (
 	"fmt"
 	"io"
-	"net/url"
 	"reflect"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 )
-
-// mask is printed in place of a secret.
-const mask = "***"
 
 // Print writes the configuration as YAML, with the origin of each value as a
 // comment. Secrets are masked.
@@ -38,7 +33,13 @@ func (l *Loaded) Print(w io.Writer) error {
 // yaml returns the text after the colon.
 func (l *Loaded) yaml(k Key, indent string) string {
 	comment := "  # " + l.origins[k.Name]
+	if k.fileOf != "" {
+		return " " + strconv.Quote(l.files[k.Name]) + comment
+	}
 	v := k.value(&l.Config)
+	if k.Secret && l.origins[k.Name] == k.fileKey().Name {
+		return ` ""` + comment
+	}
 	if k.Secret && v.String() != "" {
 		return " " + strconv.Quote(mask) + comment
 	}
@@ -71,25 +72,6 @@ func quotedList(list []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-var passwordWord = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]*)`)
-
-// MaskDSN returns a connection string without its passwords.
-func MaskDSN(dsn string) string {
-	if !strings.Contains(dsn, "://") {
-		return passwordWord.ReplaceAllString(dsn, "${1}"+mask)
-	}
-	u, err := url.Parse(dsn)
-	if err != nil {
-		return mask
-	}
-	if _, has := u.User.Password(); has {
-		u.User = url.UserPassword(u.User.Username(), mask)
-	}
-	u.RawQuery = passwordWord.ReplaceAllString(u.RawQuery, "${1}"+mask)
-	// Only URLs need the mask escaped; people read this one.
-	return strings.ReplaceAll(u.String(), url.QueryEscape(mask), mask)
-}
-
 // Reference writes the documentation of all keys as Markdown.
 func Reference(w io.Writer) error {
 	var b strings.Builder
@@ -120,6 +102,10 @@ variables, then flags; a later source overrides an earlier one. The key ` + "`ta
 unit, such as ` + "`250ms`, `10s` or `72h`" + `. An unknown key is an error.
 
 ` + "`--print-config`" + ` prints the effective configuration with the origin of each value; secrets are masked.
+
+Secrets are not accepted as flags. Each has a neighbour with the suffix ` + "`_file`" + `, which names a file with the value; a server of
+` + "`postgres.servers` has `dsn_file`" + ` instead of ` + "`dsn`" + `. A program does not start if every user may read a file with secrets, the
+configuration file included, or write one.
 
 ` + "```yaml" + `
 postgres:

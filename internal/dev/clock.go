@@ -79,5 +79,5 @@ func (in *installation) clockLine(ctx context.Context) string {
 	if err != nil {
 		return "virtual"
 	}
-	return fmt.Sprintf("%s, virtual, %s; perceptorctl clock advance 1h --token %s", s.Now, in.o.VirtualClock, in.admin)
+	return fmt.Sprintf("%s, virtual, %s; perceptorctl clock advance 1h --token-file %s", s.Now, in.o.VirtualClock, in.dir.join("admin-token"))
 }

@@ -74,7 +74,7 @@ func startServers(ctx context.Context, dir *dataDir, o *Options, kafka net.Liste
 // startKafka runs a broker on a listener. The broker syncs records before it
 // acknowledges them, and removes expired records every minute.
 func startKafka(dir string, l net.Listener, log *slog.Logger) (*kfake.Cluster, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := privateDir(dir); err != nil {
 		return nil, fmt.Errorf("start Kafka: %w", err)
 	}
 	broker, err := kfake.NewCluster(
@@ -87,6 +87,14 @@ func startKafka(dir string, l net.Listener, log *slog.Logger) (*kfake.Cluster, e
 		return nil, fmt.Errorf("start Kafka on the data in %s: %w", dir, err)
 	}
 	return broker, nil
+}
+
+// privateDir makes a directory that no other user can enter, or closes an existing one.
+func privateDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o700)
 }
 
 // kafkaLog logs messages of the broker that need attention.
