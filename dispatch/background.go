@@ -199,6 +199,9 @@ func (b *background) tryClaim(ctx context.Context, grants []*fair.Grant, by task
 		return 0
 	}
 	copy(claimed, c.FlowRows)
+	for _, g := range grants {
+		g.Open = c.Open
+	}
 	b.committed(start, req, grants, c)
 	return c.Rows
 }
@@ -211,7 +214,7 @@ func (b *background) request(grants []*fair.Grant, by task.Settings) task.ClaimR
 	}
 	req.Flows, req.ExcludedKinds = b.flows.request(time.Now(), grants, by)
 	for _, g := range grants {
-		req.CapLease, req.CapLimit = g.Lease, g.Limit
+		req.CapLease, req.CapLimit, req.CapPart = g.Lease, g.Limit, g.Part
 	}
 	return req
 }

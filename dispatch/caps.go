@@ -2,6 +2,8 @@ package dispatch
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/perceptor/perceptor/dispatch/fair"
@@ -129,13 +131,13 @@ func (c *capLoop) claimUnder(ctx context.Context, kind task.TenantKind, lease *t
 		room := lease.Room(limit, b.number)
 		r := capRequest{kind: kind, lease: lease.Epoch, rows: room}
 		if lease.Shared {
-			r.limit = lease.Open[b.number] + room
+			r.limit, r.part = lease.Open[b.number]+room, task.CapPart(limit, b.number)
 		}
-		claimed, ok := b.tryCapped(ctx, r)
+		claimed, open, ok := b.tryCapped(ctx, r)
 		if !ok {
 			claimed, wait = room, capBusy
 		}
-		lease.Open[b.number] += claimed
+		lease.Open[b.number] = max(lease.Open[b.number]+claimed, open)
 		starved = starved || ok && claimed == room && (room > 0 || b.hasCapped(kind))
 	}
 	if lease.All() >= limit {
@@ -144,21 +146,78 @@ func (c *capLoop) claimUnder(ctx context.Context, kind task.TenantKind, lease *t
 	return lease.Share(limit, starved), wait
 }
 
-// claimParts claims in each database that answers, up to its part of the cap.
+// claimParts claims in all databases that answer, up to their parts of the cap. For databases
+// where that was not enough, others without due runs lend some of theirs.
 func (c *capLoop) claimParts(ctx context.Context, kind task.TenantKind, limit int) time.Duration {
+	var due, lenders []*background
 	for _, b := range c.databases {
-		if !b.hasCapped(kind) || b.capped.busy() {
-			continue
-		}
-		work, cancel := context.WithTimeout(ctx, b.capped.patience)
-		part, open, err := c.store.CapPart(work, b.number, kind)
-		cancel()
-		part = min(part, task.CapPart(limit, b.number))
-		if err == nil && open < part {
-			b.tryCapped(ctx, capRequest{kind: kind, rows: part - open, limit: part})
+		switch {
+		case b.capped.busy():
+		case b.hasCapped(kind):
+			due = append(due, b)
+		default:
+			lenders = append(lenders, b)
 		}
 	}
+	short := make([]bool, len(due))
+	inParallel(len(due), func(i int) { short[i] = c.claimPart(ctx, due[i], kind, limit) })
+	if c.lend(ctx, kind, lenders, only(due, short)) > 0 {
+		return 0
+	}
 	return capBusy
+}
+
+// only returns the databases for which in is set.
+func only(list []*background, in []bool) (some []*background) {
+	for i, b := range list {
+		if in[i] {
+			some = append(some, b)
+		}
+	}
+	return some
+}
+
+// inParallel calls f with 0 to n-1, and returns when all calls have ended.
+func inParallel(n int, f func(i int)) {
+	var calls sync.WaitGroup
+	for i := range n {
+		calls.Go(func() { f(i) })
+	}
+	calls.Wait()
+}
+
+// claimPart claims in one database, up to its part of the cap, and reports whether it has
+// used up its part.
+func (c *capLoop) claimPart(ctx context.Context, b *background, kind task.TenantKind, limit int) (short bool) {
+	work, cancel := context.WithTimeout(ctx, b.capped.patience)
+	defer cancel()
+	part, open, err := c.store.CapPart(work, b.number, kind, limit)
+	if err != nil || open >= part {
+		return err == nil
+	}
+	claimed, _, ok := b.tryCapped(ctx, capRequest{kind: kind, rows: part - open, limit: part})
+	return ok && claimed == part-open
+}
+
+// mostLenders is how many databases lend to another one at a time.
+const mostLenders = 4
+
+// lend moves parts of the cap from some databases to others, and returns how much that is.
+func (c *capLoop) lend(ctx context.Context, kind task.TenantKind, from, to []*background) int {
+	if len(from) == 0 || len(to) == 0 {
+		return 0
+	}
+	c.first++
+	var moved atomic.Int64
+	inParallel(min(len(from), mostLenders*len(to)), func(i int) {
+		lender, borrower := from[(c.first+i)%len(from)], to[i%len(to)]
+		work, cancel := context.WithTimeout(ctx, borrower.capped.patience)
+		defer cancel()
+		if n, err := c.store.LendCapPart(work, kind, lender.number, borrower.number); err == nil {
+			moved.Add(int64(n))
+		}
+	})
+	return int(moved.Load())
 }
 
 // hasCapped reports whether runs of the kind may be due in the database.
@@ -167,13 +226,13 @@ func (b *background) hasCapped(kind task.TenantKind) bool {
 	return g != nil
 }
 
-// A capRequest is a claim of runs of a capped kind. lease and limit are as in
+// A capRequest is a claim of runs of a capped kind. lease, limit and part are as in
 // [task.ClaimRequest].
 type capRequest struct {
-	kind  task.TenantKind
-	lease int64
-	limit int
-	rows  int
+	kind        task.TenantKind
+	lease       int64
+	limit, part int
+	rows        int
 }
 
 // cappedClaims bounds how long claims of capped kinds wait for one database. Its methods are
@@ -207,43 +266,45 @@ func (c *cappedClaims) busy() bool {
 
 // tryCapped is claimCapped, for as long as the loop has patience. ok is false if that is over.
 // Then the claim goes on, until the next lease ends it. No other one may begin before: see busy.
-func (b *background) tryCapped(ctx context.Context, r capRequest) (claimed int, ok bool) {
-	last, n := make(chan struct{}), 0
+func (b *background) tryCapped(ctx context.Context, r capRequest) (claimed, open int, ok bool) {
+	last, n, after := make(chan struct{}), 0, 0
 	b.capped.last = last
 	go func() {
 		defer close(last)
-		n = b.claimCapped(ctx, r)
+		n, after = b.claimCapped(ctx, r)
 	}()
 	select {
 	case <-last:
 		b.capped.patience = placeFor
-		return n, true
+		return n, after, true
 	case <-time.After(b.capped.patience):
 		b.capped.patience = min(2*b.capped.patience, maxPatience)
-		return 0, false
+		return 0, 0, false
 	}
 }
 
-// claimCapped claims runs of a capped kind and returns their number.
-func (b *background) claimCapped(ctx context.Context, r capRequest) int {
+// claimCapped claims runs of a capped kind. It returns their number, and how many are open in
+// the database then, or 0 if that is not known.
+func (b *background) claimCapped(ctx context.Context, r capRequest) (claimed, open int) {
 	now := time.Now()
 	capacity := b.pipeline.capacity(now)
 	b.flows.update(now, b.planning.clock(now), b.scheduler.backlogged(), capacity.broken)
 	g, by := b.flows.cappedFlow(now, r.kind)
 	if claims, _ := b.tracker.status(); g == nil || r.rows <= 0 || !claims {
-		return 0
+		return 0, 0
 	}
 	if wait := capacity.blocks(r.kind.Tenant); wait > 0 {
 		b.flows.deferUntil([]*fair.Grant{g}, now.Add(wait))
-		return 0
+		return 0, 0
 	}
 	if capacity.gone {
 		b.pipeline.probing(now)
 	}
-	g.Lease, g.Limit = r.lease, r.limit
+	g.Lease, g.Limit, g.Part = r.lease, r.limit, r.part
 	paid := b.pay(ctx, []*fair.Grant{g}, by.Rates, min(r.rows, b.cfg.MaxRows/8), false)
 	if len(paid) == 0 {
-		return 0
+		return 0, 0
 	}
-	return b.claimFlows(ctx, paid, by)
+	claimed = b.claimFlows(ctx, paid, by)
+	return claimed, g.Open
 }

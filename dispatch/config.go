@@ -51,9 +51,13 @@ type Store interface {
 	AcquireCapLease(ctx context.Context, of task.TenantKind, limit int) (task.CapLease, error)
 	ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64, share bool) error
 
-	// CapPart returns the part of the cap that the database may use without a lease, and
-	// the number of its open runs.
-	CapPart(ctx context.Context, database int, of task.TenantKind) (part, open int, err error)
+	// CapPart returns how much of the cap the database may use without a lease, and the
+	// number of its open runs.
+	CapPart(ctx context.Context, database int, of task.TenantKind, limit int) (part, open int, err error)
+
+	// LendCapPart moves half of what one database has left of its part of the cap to another
+	// database, and returns how much that is.
+	LendCapPart(ctx context.Context, of task.TenantKind, from, to int) (n int, err error)
 
 	// GiveUp makes unpublishable runs dead and acknowledges parts, in one transaction that
 	// asserts ownership. If any shard is lost, it does nothing and returns the lost shards.

@@ -98,13 +98,18 @@ func (s *fakeStore) ReleaseCapLease(_ context.Context, _ task.TenantKind, _ int6
 	return nil
 }
 
-func (s *fakeStore) CapPart(_ context.Context, database int, of task.TenantKind) (part, open int, err error) {
+func (s *fakeStore) CapPart(_ context.Context, database int, of task.TenantKind, _ int) (part, open int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.capParts {
 		part = math.MaxInt
 	}
 	return part, s.openIn(database, of.Tenant), nil
+}
+
+// LendCapPart lends nothing: databases of the fake store have all of the cap as their parts.
+func (s *fakeStore) LendCapPart(context.Context, task.TenantKind, int, int) (int, error) {
+	return 0, nil
 }
 
 // fakeTokens is the bucket of a tenant. paid is the instant at which all tokens granted so

@@ -9,6 +9,16 @@ package task
 // cap. A lease uses what is left of the cap, in any database. If that is not enough, the next
 // lease takes all parts back, database by database, before it claims, and a later one
 // returns them when they are free again.
+//
+// A database may lend some of its part to another one, so that a kind whose tasks lie in one
+// database for a while gets more than that part when there is no lease. The lender stores
+// first that it has less. A lease that counts a borrower takes what it has borrowed, and
+// while it counts it gives the lender nothing: it may fail before it has counted the
+// borrower. (If the last lease has taken all parts back, nobody has lent, and it gives each
+// database its part at once.) It returns what is missing, and not in use by a borrower, after it has counted all databases. A database
+// borrows only what was lent after its own last count, or the lease would return it twice.
+// Under a lease, a database that has lent since it was counted claims no more than the rest of
+// its part.
 type CapLease struct {
 	// Epoch numbers the leases of a kind. It is 0 if another dispatcher has the lease.
 	Epoch int64
@@ -43,6 +53,23 @@ func (l *CapLease) taken(limit int) (n int) {
 		n += max(open, CapPart(limit, d))
 	}
 	return n
+}
+
+// Return returns which of the missing parts the databases get back. A part that a borrower
+// still uses is not returned.
+func (l *CapLease) Return(limit int, missing [Databases]int) (parts [Databases]int) {
+	reserved := 0
+	for d, open := range l.Open {
+		reserved += max(open, CapPart(limit, d)-missing[d])
+	}
+	for d, open := range l.Open {
+		more := max(open, CapPart(limit, d)) - max(open, CapPart(limit, d)-missing[d])
+		if missing[d] > 0 && reserved+more <= limit {
+			parts[d] = missing[d]
+			reserved += more
+		}
+	}
+	return parts
 }
 
 // Share reports whether each database can have its part after this lease. starved is set if

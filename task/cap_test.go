@@ -22,30 +22,47 @@ type capModel struct {
 	limit int
 	open  [Databases]int
 	parts [Databases]int
+	// epochs are those of the leases that have counted each database last.
+	epochs [Databases]int
+	epoch  int
+	// taken is set if the last lease that has counted a database has taken its part back.
+	taken [Databases]bool
+	// lent is on the way from a database that has lent it to one that borrows it.
+	lent *lentPart
 	// shared is what the last lease has reported.
 	shared bool
+	// calm divides what the leases claim.
+	calm int
 }
+
+type lentPart struct{ from, to, n, epoch int }
 
 // TestACapIsKeptByLeasesAndByDatabasesAlone plays random leases. Databases without a lease
 // use their parts between any two steps of a lease, and also while it is acquired.
 func TestACapIsKeptByLeasesAndByDatabasesAlone(t *testing.T) {
-	most := 0
+	most, borrowed := 0, 0
 	for seed := range uint64(2000) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		m := &capModel{limit: 1 + rng.IntN(60)}
+		m := &capModel{limit: 1 + rng.IntN(60), shared: rng.IntN(2) == 0, calm: 1 + rng.IntN(20)}
 		for range 30 {
 			m.lease(rng)
+			if n, parts := m.reserved(); n > m.limit || parts > m.limit*3/4 {
+				t.Fatalf("seed %d: open runs and parts are %d, parts alone %d, the cap is %d", seed, n, parts, m.limit)
+			}
 			for d := range m.open {
 				m.open[d] -= rng.IntN(m.open[d] + 1) // results
 			}
 			most = max(most, m.all())
+			for d, part := range m.parts {
+				borrowed = max(borrowed, part-CapPart(m.limit, d))
+			}
 			if m.all() > m.limit {
 				t.Fatalf("seed %d: %d runs are open, the cap is %d", seed, m.all(), m.limit)
 			}
 		}
 	}
-	if most == 0 {
-		t.Error("nothing was claimed")
+	if most == 0 || borrowed == 0 {
+		t.Errorf("at most %d runs were open, and %d borrowed; want some", most, borrowed)
 	}
 }
 
@@ -71,8 +88,19 @@ func (m *capModel) all() (n int) {
 	return n
 }
 
-// alone lets some databases use their parts.
+// reserved returns how much of the cap may be used without another lease, and how much of it
+// is parts.
+func (m *capModel) reserved() (n, parts int) {
+	for d, open := range m.open {
+		n += max(open, m.parts[d])
+		parts += m.parts[d]
+	}
+	return n, parts
+}
+
+// alone lets some databases use their parts, and lend.
 func (m *capModel) alone(rng *rand.Rand) {
+	m.lend(rng)
 	for d := range m.open {
 		if room := m.parts[d] - m.open[d]; room > 0 && rng.IntN(3) == 0 {
 			m.open[d] += 1 + rng.IntN(room)
@@ -80,30 +108,66 @@ func (m *capModel) alone(rng *rand.Rand) {
 	}
 }
 
+// lend plays one step of a part that is lent, and begins another.
+func (m *capModel) lend(rng *rand.Rand) {
+	if l := m.lent; l != nil {
+		if rng.IntN(8) > 0 {
+			return // it takes long
+		}
+		m.lent = nil
+		switch {
+		case m.epochs[l.to] <= l.epoch && !m.taken[l.to]:
+			m.parts[l.to] += l.n
+		case m.epochs[l.from] == l.epoch:
+			m.parts[l.from] += l.n
+		}
+	}
+	from, to := rng.IntN(Databases), rng.IntN(Databases)
+	if n := (m.parts[from] - m.open[from] + 1) / 2; n > 0 && from != to {
+		m.parts[from] -= n
+		m.lent = &lentPart{from, to, n, m.epochs[from]}
+	}
+}
+
 // lease plays a lease. It may fail while it is acquired, and its end may not be stored.
 func (m *capModel) lease(rng *rand.Rand) {
 	l := &CapLease{Shared: m.shared}
 	m.shared = false // until this lease has ended
-	for d := range m.open {
+	m.epoch++
+	var missing [Databases]int
+	for _, d := range rng.Perm(Databases) {
 		m.alone(rng)
-		if rng.IntN(200) == 0 {
+		if rng.IntN(100) == 0 {
 			m.shared = l.Shared
 			return // a database does not answer
 		}
-		m.parts[d] = 0
+		want := 0
 		if l.Shared {
-			m.parts[d] = CapPart(m.limit, d)
+			want = CapPart(m.limit, d)
 		}
+		if !m.taken[d] || m.epochs[d] != m.epoch-1 {
+			want = min(m.parts[d], want)
+		}
+		m.parts[d], m.epochs[d], m.taken[d] = want, m.epoch, !l.Shared
+		missing[d] = CapPart(m.limit, d) - m.parts[d]
 		l.Open[d] = m.open[d]
+	}
+	if l.Shared {
+		for d, n := range l.Return(m.limit, missing) {
+			m.alone(rng)
+			m.parts[d] += n
+		}
 	}
 	starved := false
 	for range 5 {
 		m.alone(rng)
 		d := rng.IntN(Databases)
 		room := l.Room(m.limit, d)
-		want := rng.IntN(m.limit + 1)
+		want := rng.IntN(m.limit/m.calm + 1)
 		got := m.claim(l, d, min(want, room))
-		l.Open[d] += got
+		if got > 0 {
+			l.Open[d] = max(l.Open[d], m.open[d])
+		}
 		starved = starved || want >= room
 	}
 	if rng.IntN(10) > 0 {
@@ -113,7 +177,11 @@ func (m *capModel) lease(rng *rand.Rand) {
 
 // claim claims n runs in a database, or none if others have claimed there since the count.
 func (m *capModel) claim(l *CapLease, d, n int) int {
-	if l.Shared && m.open[d]+n > l.Open[d]+l.Room(m.limit, d) {
+	limit := l.Open[d] + l.Room(m.limit, d)
+	if m.parts[d] < CapPart(m.limit, d) {
+		limit = min(limit, m.parts[d]) // it has lent since the count
+	}
+	if l.Shared && m.open[d]+n > limit {
 		return 0
 	}
 	m.open[d] += n

@@ -86,6 +86,9 @@ type ClaimRequest struct {
 	// the database afterwards. Without a CapLease it is also limited by the part of the cap
 	// that the database may use alone. If there would be more, nothing is claimed.
 	CapLimit int
+	// CapPart is the part of the cap of which CapLimit assumes that the database has it. If
+	// it has lent some of it, the rest is the limit also under the CapLease.
+	CapPart int
 	// ExcludedKinds are kinds of which flows without a kind claim nothing.
 	ExcludedKinds []TenantKind
 }
@@ -152,6 +155,9 @@ type Claim struct {
 	Settings int64
 	// FlowRows is the number of rows that each flow moved.
 	FlowRows []int
+	// Open is the number of open runs of a capped kind in the database after a claim with a
+	// CapLimit.
+	Open int
 }
 
 // OutboxBatch is the unacknowledged content of an outbox row for some shards.

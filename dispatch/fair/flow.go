@@ -34,8 +34,12 @@ type Grant struct {
 	Rows, Tokens int
 	// Lease is the epoch of the cap lease under which a capped kind is claimed, otherwise 0.
 	Lease int64
-	// Limit is the most runs of a capped kind that may be open in the database; 0: any.
-	Limit int
+	// Limit is the most runs of a capped kind that may be open in the database; 0: any. It
+	// assumes that the database has the part Part of the cap.
+	Limit, Part int
+	// Open is how many runs of a capped kind are open in the database after the claim, if
+	// there was a Limit.
+	Open int
 }
 
 // Grant returns an empty grant for the flow.

@@ -102,12 +102,14 @@ CREATE TABLE cap_lease (
 
 -- The newest cap lease under which the open runs of this database were counted. Claims
 -- under older leases fail. part is the part of the cap that this database may use without a
--- lease.
+-- lease. It follows from the cap that the lease knew, and from what databases have lent. It
+-- is NULL if that lease has taken it back.
 CREATE TABLE cap_fence (
   tenant_id int4 NOT NULL,
   kind      text NOT NULL,
   epoch     int8 NOT NULL,
-  part      int4 NOT NULL,
+  part      int4,
+  cap       int4 NOT NULL,
   CONSTRAINT cap_fence_pkey PRIMARY KEY (tenant_id, kind)
 ) WITH (fillfactor = 50);
 

@@ -44,20 +44,69 @@ func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind, limit i
 	if err != nil {
 		return task.CapLease{}, fmt.Errorf("acquire the cap lease of a kind: %w", err)
 	}
+	var missing [task.Databases]int // of the parts
 	err = s.db.Each(ctx, func(ctx context.Context, d int) (err error) {
 		ctx, cancel := s.db.UntilStalled(ctx, d)
 		defer cancel()
-		part := 0
+		var want *int // nil takes the part back
+		part, whole := 0, task.CapPart(limit, d)
 		if lease.Shared {
-			part = task.CapPart(limit, d)
+			want = &whole
 		}
 		lease.Open[d], err = s.countCapped(ctx, d, of, func(tx pgx.Tx) error {
-			var fence int64
-			return sql.CapFence.QueryRow(ctx, tx, of.Tenant, of.Kind, lease.Epoch, part).Scan(&fence)
+			return sql.CapFence.QueryRow(ctx, tx, of.Tenant, of.Kind, lease.Epoch, want, limit).Scan(&part)
 		})
+		missing[d] = whole - part
 		return err
 	})
+	if err == nil && lease.Shared {
+		err = s.returnParts(ctx, of, lease.Epoch, lease.Return(limit, missing))
+	}
 	return lease, err
+}
+
+// returnParts raises the parts of the databases, after a lease has counted all.
+func (s *Store) returnParts(ctx context.Context, of task.TenantKind, epoch int64, parts [task.Databases]int) error {
+	return s.db.Each(ctx, func(ctx context.Context, d int) error {
+		if parts[d] == 0 {
+			return nil
+		}
+		ctx, cancel := s.db.UntilStalled(ctx, d)
+		defer cancel()
+		_, err := sql.CapRaise.Exec(ctx, s.db.Pool(d), of.Tenant, of.Kind, parts[d], epoch)
+		return err
+	})
+}
+
+// LendCapPart moves half of what database from has left of its part of a cap to database to,
+// and returns how much that is. After an error, what was lent may be missing until the next
+// lease.
+func (s *Store) LendCapPart(ctx context.Context, of task.TenantKind, from, to int) (n int, err error) {
+	var part, limit, open int
+	var epoch int64
+	err = s.db.InTx(ctx, from, "lend a part of a cap", func(tx pgx.Tx) error {
+		if err := sql.CapPart.QueryRow(ctx, tx, of.Tenant, of.Kind).Scan(&part, &limit, &epoch); err != nil {
+			return overIfNone(err)
+		}
+		if open, err = forgetAndCount(ctx, tx, of); err != nil {
+			return err
+		}
+		if n = (part - open + 1) / 2; n <= 0 {
+			n = 0
+			return kernel.ErrNothing
+		}
+		_, err := sql.CapLend.Exec(ctx, tx, of.Tenant, of.Kind, n)
+		return err
+	})
+	if err != nil || n == 0 {
+		return 0, ignoreOver(err)
+	}
+	done, err := sql.CapBorrow.Exec(ctx, s.db.Pool(to), of.Tenant, of.Kind, n, epoch)
+	if err == nil && done.RowsAffected() == 0 {
+		_, err = sql.CapRaise.Exec(ctx, s.db.Pool(from), of.Tenant, of.Kind, n, epoch)
+		n = 0
+	}
+	return n, err
 }
 
 var (
@@ -74,24 +123,42 @@ func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, lock
 			}
 			return err
 		}
-		if _, err := sql.CapForget.Exec(ctx, tx, of.Tenant, of.Kind); err != nil {
-			return err
-		}
-		return sql.CapCount.QueryRow(ctx, tx, of.Tenant, of.Kind).Scan(&n)
+		n, err = forgetAndCount(ctx, tx, of)
+		return err
 	})
 	return n, err
 }
 
-// CapPart returns how much of its part of the cap of a kind database d may use without a
-// lease, and the number of its open runs.
-func (s *Store) CapPart(ctx context.Context, d int, of task.TenantKind) (part, open int, err error) {
-	open, err = s.countCapped(ctx, d, of, func(tx pgx.Tx) error {
-		return sql.CapPart.QueryRow(ctx, tx, of.Tenant, of.Kind).Scan(&part)
-	})
-	if errors.Is(err, errCapLeaseOver) {
-		return 0, 0, nil // the kind had no lease yet, so the database has no part
+// forgetAndCount counts the open runs of a kind, and deletes the records of the others.
+func forgetAndCount(ctx context.Context, tx pgx.Tx, of task.TenantKind) (open int, err error) {
+	if _, err := sql.CapForget.Exec(ctx, tx, of.Tenant, of.Kind); err != nil {
+		return 0, err
 	}
-	return part, open, err
+	err = sql.CapCount.QueryRow(ctx, tx, of.Tenant, of.Kind).Scan(&open)
+	return open, err
+}
+
+// CapPart returns how much of the given cap of a kind database d may use without a lease, and
+// the number of its open runs. If the parts were given by a greater cap, what was lent does
+// not count.
+func (s *Store) CapPart(ctx context.Context, d int, of task.TenantKind, limit int) (part, open int, err error) {
+	given := 0
+	open, err = s.countCapped(ctx, d, of, func(tx pgx.Tx) error {
+		var epoch int64
+		return sql.CapPart.QueryRow(ctx, tx, of.Tenant, of.Kind).Scan(&part, &given, &epoch)
+	})
+	if given > limit {
+		part = min(part, task.CapPart(limit, d))
+	}
+	return part, open, ignoreOver(err)
+}
+
+// ignoreOver returns nil for a database in which the kind had no lease yet: it has no part.
+func ignoreOver(err error) error {
+	if errors.Is(err, errCapLeaseOver) {
+		return nil
+	}
+	return err
 }
 
 // ReleaseCapLease releases the lease, so that others can acquire it. share says that each
@@ -124,14 +191,13 @@ func (c *claiming) capped() bool { return c.req.CapLease != 0 || c.req.CapLimit 
 // readCap reads the answers to queueCap. room is how many runs may be claimed.
 func (c *claiming) readCap(results pgx.BatchResults) (room int, err error) {
 	room = math.MaxInt
-	part := 0
+	part, given, epoch := 0, 0, int64(0)
 	if c.req.CapLimit != 0 {
-		if err := results.QueryRow().Scan(&part); err != nil {
+		if err := results.QueryRow().Scan(&part, &given, &epoch); err != nil {
 			return 0, overIfNone(err)
 		}
 	}
 	if c.req.CapLease != 0 {
-		var epoch int64
 		if err := results.QueryRow().Scan(&epoch); err != nil {
 			return 0, overIfNone(err)
 		}
@@ -141,10 +207,10 @@ func (c *claiming) readCap(results pgx.BatchResults) (room int, err error) {
 		if err := results.QueryRow().Scan(&open); err != nil {
 			return 0, err
 		}
-		if c.req.CapLease == 0 {
+		if c.req.CapLease == 0 || part < c.req.CapPart {
 			limit = min(limit, part)
 		}
-		room = limit - open
+		room, c.Open = limit-open, open
 	}
 	return room, nil
 }

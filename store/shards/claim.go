@@ -145,6 +145,9 @@ func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 	if c.Rows > room {
 		return errCapReached
 	}
+	if c.req.CapLimit != 0 {
+		c.Open += c.Rows
+	}
 	return results.Close()
 }
 

@@ -458,7 +458,7 @@ func TestADatabaseUsesItsPartOfACapWithoutALease(t *testing.T) {
 	}
 	wantPart := func(part, open int) {
 		t.Helper()
-		if p, o, err := b.CapPart(t.Context(), b.d, kind); err != nil || p != part || o != open {
+		if p, o, err := b.CapPart(t.Context(), b.d, kind, limit); err != nil || p != part || o != open {
 			t.Errorf("part %d, %d open, %v; want %d and %d", p, o, err, part, open)
 		}
 	}
@@ -491,4 +491,61 @@ func TestADatabaseUsesItsPartOfACapWithoutALease(t *testing.T) {
 		t.Errorf("lease %+v: room %d, want all that is not open", l, l.Room(limit, b.d))
 	}
 	wantPart(0, part)
+}
+
+// TestADatabaseLendsHalfOfItsFreePartOfACap lends until a lease takes everything back.
+func TestADatabaseLendsHalfOfItsFreePartOfACap(t *testing.T) {
+	b := setup(t)
+	const limit = 64
+	kind := task.TenantKind{Tenant: b.tenant, Kind: "k"}
+	for range 20 {
+		b.add(b.spec(task.OneShot))
+	}
+	lease := func() {
+		t.Helper()
+		l, err := b.AcquireCapLease(t.Context(), kind, limit)
+		if err == nil {
+			err = b.ReleaseCapLease(t.Context(), kind, l.Epoch, true)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	other, own := (b.d+1)%task.Databases, task.CapPart(limit, b.d)
+	part := func(d int) int {
+		t.Helper()
+		n, _, err := b.CapPart(t.Context(), d, kind, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	lend := func(from, to, want int) {
+		t.Helper()
+		if n, err := b.LendCapPart(t.Context(), kind, from, to); n != want || err != nil {
+			t.Errorf("lent %d, %v; want %d", n, err, want)
+		}
+	}
+	lend(other, b.d, 0) // nobody has a part yet
+	lease()
+	lease()
+	half := (task.CapPart(limit, other) + 1) / 2
+	lend(other, b.d, half)
+	if part(b.d) != own+half || part(other) != task.CapPart(limit, other)-half {
+		t.Errorf("parts %d and %d, want %d to be lent", part(b.d), part(other), half)
+	}
+	c, err := b.Claim(t.Context(), task.ClaimRequest{
+		Database: b.d, Owned: b.owned, Flows: []task.Flow{{TenantKind: kind, Rows: own + half, WaitingSince: task.Never}}, CapLimit: own + half,
+	})
+	if err != nil || len(c.Publications) != own+half || c.Open != own+half {
+		t.Errorf("claimed %d, %d open, %v; want %d", len(c.Publications), c.Open, err, own+half)
+	}
+	lend(b.d, other, 0) // all of it is in use
+	if n, _, err := b.CapPart(t.Context(), b.d, kind, limit/2); n != task.CapPart(limit/2, b.d) || err != nil {
+		t.Errorf("part of a cap that was halved: %d, %v; want %d without what was borrowed", n, err, task.CapPart(limit/2, b.d))
+	}
+	lease()
+	if part(b.d) != own || part(other) != task.CapPart(limit, other) {
+		t.Errorf("parts after a lease: %d and %d, want all returned", part(b.d), part(other))
+	}
 }

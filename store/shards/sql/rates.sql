@@ -76,12 +76,29 @@ RETURNING epoch, shared_epoch = epoch - 1 AS shared;
 UPDATE cap_lease SET expires_at = 0, shared_epoch = CASE WHEN @shared THEN epoch ELSE shared_epoch END
  WHERE tenant_id = @tenant AND kind = @kind AND epoch = @epoch;
 
--- name: CapFence(tenant int4, kind text, epoch int8, part int4)
+-- name: CapFence(tenant int4, kind text, epoch int8, part int4, cap int4)
 -- Waits for claims under older leases, and makes later claims under them fail. Returns no
--- row if this lease or a newer one is recorded already.
-INSERT INTO cap_fence AS c (tenant_id, kind, epoch, part) VALUES (@tenant, @kind, @epoch, @part)
-    ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = excluded.epoch, part = excluded.part WHERE c.epoch < excluded.epoch
-RETURNING epoch;
+-- row if this lease or a newer one is recorded already. @part is NULL to take the part
+-- back. Else the part becomes @part, or stays less if databases may have lent since the last
+-- lease: that is, unless it has taken all parts back. See [task.CapLease].
+INSERT INTO cap_fence AS c (tenant_id, kind, epoch, part, cap) VALUES (@tenant, @kind, @epoch, @part, @cap)
+    ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = excluded.epoch, cap = excluded.cap, part = CASE
+      WHEN @part IS NULL OR c.part IS NULL AND c.epoch = @epoch - 1 THEN @part
+      ELSE least(coalesce(c.part, 0), @part) END
+ WHERE c.epoch < excluded.epoch
+RETURNING coalesce(part, 0);
+
+-- name: CapRaise(tenant int4, kind text, n int4, epoch int8)
+-- Raises the part of this database, unless a newer lease has fenced it off.
+UPDATE cap_fence SET part = part + @n WHERE tenant_id = @tenant AND kind = @kind AND epoch = @epoch;
+
+-- name: CapLend(tenant int4, kind text, n int4)
+UPDATE cap_fence SET part = part - @n WHERE tenant_id = @tenant AND kind = @kind;
+
+-- name: CapBorrow(tenant int4, kind text, n int4, epoch int8)
+-- Raises the part by what another database has lent at @epoch, unless a newer lease has
+-- fenced this database off. That lease may count the lender after it has lent.
+UPDATE cap_fence SET part = part + @n WHERE tenant_id = @tenant AND kind = @kind AND epoch <= @epoch AND part IS NOT NULL;
 
 -- fragment: capped_open
 -- The recorded runs of a kind that are open.
@@ -118,7 +135,7 @@ SELECT epoch FROM cap_fence WHERE tenant_id = @tenant AND kind = @kind AND epoch
 -- name: CapPart(tenant int4, kind text)
 -- Returns the part of the cap that this database may use without a lease. Until the
 -- transaction ends, no other one claims runs of the kind here.
-SELECT part FROM cap_fence WHERE tenant_id = @tenant AND kind = @kind FOR UPDATE;
+SELECT coalesce(part, 0), cap, epoch FROM cap_fence WHERE tenant_id = @tenant AND kind = @kind FOR UPDATE;
 
 -- name: CapNote(tenant int4, kind text, ids int8[], seqs int8[])
 INSERT INTO capped_run (tenant_id, kind, id, seq) SELECT @tenant, @kind, u.id, u.seq FROM unnest(@ids, @seqs) u (id, seq)
