@@ -51,6 +51,10 @@ type Config struct {
 	CallTimeout time.Duration
 	// Kafka configures the connection of listeners to the brokers.
 	Kafka KafkaConfig
+	// Codec converts the values of params on their way to and from the service, such
+	// as [NewAESCodec]. All programs of the tenant need the same. Default (nil): params
+	// are stored as they are.
+	Codec Codec
 	// TracerProvider creates spans: one for each AddTask and AddTasks, and one
 	// for each call of a handler, linked to that of the add. Default (nil): no
 	// spans. The trace context of the caller is stored with the task in any

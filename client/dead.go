@@ -43,6 +43,8 @@ type DeadRun struct {
 	// Error is the last error that was reported.
 	Error  string
 	Params map[string]string
+	// ParamsErr says why Params could not be decoded. Then they are as stored.
+	ParamsErr error
 	// ReplayOf is the dead run that this run replayed. Empty: none.
 	ReplayOf string
 }
@@ -78,7 +80,7 @@ func (c *Client) ListDeadRuns(ctx context.Context, f DeadFilter) iter.Seq2[*Dead
 				return
 			}
 			for _, d := range page.GetDeadRuns() {
-				if !yield(deadRun(d), nil) {
+				if !yield(c.deadRun(d), nil) {
 					return
 				}
 			}
@@ -95,7 +97,7 @@ func (c *Client) GetDeadRun(ctx context.Context, runID string) (*DeadRun, error)
 	if err != nil {
 		return nil, err
 	}
-	return deadRun(d), nil
+	return c.deadRun(d), nil
 }
 
 // ReplayDeadRun adds a ONE_SHOT task that repeats a dead run now, and returns
@@ -113,10 +115,12 @@ func (c *Client) PurgeDeadRun(ctx context.Context, runID string) error {
 	return err
 }
 
-func deadRun(d *perceptorv1.DeadRun) *DeadRun {
-	return &DeadRun{
+func (c *Client) deadRun(d *perceptorv1.DeadRun) *DeadRun {
+	run := &DeadRun{
 		RunID: d.GetRunId(), TaskID: d.GetTaskId(), Seq: d.GetSeq(), Kind: d.GetKind(), Type: Type(d.GetType()), Tags: d.GetTags(),
 		ScheduledAt: goTime(d.GetScheduledTime()), DiedAt: goTime(d.GetDiedTime()), Attempt: int(d.GetAttempt()),
 		Reason: DeadReason(d.GetReason()), Error: d.GetError(), Params: d.GetParams(), ReplayOf: d.GetReplayOf(),
 	}
+	c.decoded(&run.Params, &run.ParamsErr)
+	return run
 }

@@ -38,13 +38,17 @@ func (c *Client) UpdateTask(ctx context.Context, id int64, t Task, o UpdateOptio
 	if fault := t.fault(); fault != nil {
 		return nil, refused("UpdateTask", *fault)
 	}
+	t, err := c.encoded("UpdateTask", t)
+	if err != nil {
+		return nil, err
+	}
 	p := t.proto()
 	p.Id = id
 	q := &perceptorv1.UpdateTaskRequest{Task: p, Version: int32(o.Version)}
 	if len(o.Fields) > 0 {
 		q.UpdateMask = &fieldmaskpb.FieldMask{Paths: o.Fields}
 	}
-	return info(call(ctx, c, "UpdateTask", c.tasks.UpdateTask, q))
+	return c.info(call(ctx, c, "UpdateTask", c.tasks.UpdateTask, q))
 }
 
 // TriggerTask opens a run of a task now, without changing its schedule, and

@@ -120,6 +120,9 @@ func (f *execution) run() {
 		return
 	}
 	params, err := record.Params(pub.Params)
+	if err == nil {
+		params, err = decodeParams(f.g.l.c.cfg.Codec, params)
+	}
 	r := newRun(pub, params, f.heartbeat)
 	f.mu.Lock()
 	f.called = r
@@ -149,9 +152,20 @@ func (f *execution) limitTime(d time.Duration) {
 	f.limit = time.AfterFunc(d, func() { f.end(ErrTimeout, lostGrace) })
 }
 
+// encode encodes the params that the handler has set. If that fails, the attempt fails.
+func (f *execution) encode(o *Outcome) {
+	set, err := encodeParams(f.g.l.c.cfg.Codec, o.SetParams)
+	if err != nil {
+		*o = outcomeOf(err)
+		return
+	}
+	o.SetParams = set
+}
+
 // reportResult passes the result of the handler to the delivery table.
 func (f *execution) reportResult(r *Run, took time.Duration, err error) {
 	o := r.outcome(err)
+	f.encode(&o)
 	if ended := f.g.l.cfg.Events.HandlerEnded; ended != nil {
 		ended(deliveryOf(&f.rec.pub), took, o.failure(err))
 	}

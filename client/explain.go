@@ -51,7 +51,7 @@ func (c *Client) ExplainTask(ctx context.Context, id int64, next int) (*Explanat
 	}
 	e := &Explanation{Now: goTime(a.GetNow())}
 	if a.GetTask() != nil {
-		e.Task = taskInfo(a.GetTask())
+		e.Task = c.taskInfo(a.GetTask())
 	}
 	for _, r := range a.GetReasons() {
 		e.Reasons = append(e.Reasons, Reason{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -49,6 +50,9 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 	}
 	if fault := t.fault(); fault != nil {
 		return 0, refused("AddTask", *fault)
+	}
+	if t, err = c.encoded("AddTask", t); err != nil {
+		return 0, err
 	}
 	p := t.proto()
 	p.TraceParent = traceParent(ctx)
@@ -97,6 +101,11 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 		defer func() { endSpan(span, failed) }()
 	}
 	parent := traceParent(ctx)
+	encoded, failed := c.encodedTasks("AddTasks", tasks)
+	if failed != nil {
+		return slices.Repeat([]AddResult{{Err: failed}}, len(tasks)), failed
+	}
+	tasks = encoded
 	results = make([]AddResult, 0, len(tasks))
 	for n := 0; len(results) < len(tasks); n++ {
 		if fault := tasks[len(results)].fault(); fault != nil {
@@ -168,32 +177,39 @@ func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id str
 
 // GetTask returns a task, or [ErrNotFound].
 func (c *Client) GetTask(ctx context.Context, id int64) (*TaskInfo, error) {
-	return info(call(ctx, c, "GetTask", c.tasks.GetTask, &perceptorv1.GetTaskRequest{Id: id}))
+	return c.info(call(ctx, c, "GetTask", c.tasks.GetTask, &perceptorv1.GetTaskRequest{Id: id}))
 }
 
 // CancelTask ends a task. No run is claimed afterwards; runs that are already
 // claimed may still arrive. Cancelling a finished task has no effect.
 func (c *Client) CancelTask(ctx context.Context, id int64) (*TaskInfo, error) {
-	return info(call(ctx, c, "CancelTask", c.tasks.CancelTask, &perceptorv1.CancelTaskRequest{Id: id}))
+	return c.info(call(ctx, c, "CancelTask", c.tasks.CancelTask, &perceptorv1.CancelTaskRequest{Id: id}))
 }
 
 // PauseTask stops claiming runs of a task until ResumeTask. It returns
 // [ErrFailedPrecondition] if the task is finished.
 func (c *Client) PauseTask(ctx context.Context, id int64) (*TaskInfo, error) {
-	return info(call(ctx, c, "PauseTask", c.tasks.PauseTask, &perceptorv1.PauseTaskRequest{Id: id}))
+	return c.info(call(ctx, c, "PauseTask", c.tasks.PauseTask, &perceptorv1.PauseTaskRequest{Id: id}))
 }
 
 // ResumeTask resumes a paused task. It returns [ErrFailedPrecondition] if the
 // task is finished.
 func (c *Client) ResumeTask(ctx context.Context, id int64) (*TaskInfo, error) {
-	return info(call(ctx, c, "ResumeTask", c.tasks.ResumeTask, &perceptorv1.ResumeTaskRequest{Id: id}))
+	return c.info(call(ctx, c, "ResumeTask", c.tasks.ResumeTask, &perceptorv1.ResumeTaskRequest{Id: id}))
 }
 
-func info(p *perceptorv1.Task, err error) (*TaskInfo, error) {
+func (c *Client) info(p *perceptorv1.Task, err error) (*TaskInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	return taskInfo(p), nil
+	return c.taskInfo(p), nil
+}
+
+// taskInfo decodes the params, too.
+func (c *Client) taskInfo(p *perceptorv1.Task) *TaskInfo {
+	info := taskInfo(p)
+	c.decoded(&info.Params, &info.ParamsErr)
+	return info
 }
 
 // Filter selects tasks. Zero fields do not filter, except that State zero
@@ -230,7 +246,7 @@ func (c *Client) ListTasks(ctx context.Context, f Filter) iter.Seq2[*TaskInfo, e
 				return
 			}
 			for _, t := range page.GetTasks() {
-				if !yield(taskInfo(t), nil) {
+				if !yield(c.taskInfo(t), nil) {
 					return
 				}
 			}

@@ -183,6 +183,9 @@ type TaskInfo struct {
 	RunCount int64
 	// MissedCount is the number of scheduled instants that passed without firing.
 	MissedCount int64
+	// ParamsErr says why the [Codec] could not decode Params. Then they are as
+	// stored; do not send them back.
+	ParamsErr error
 	// OpenRuns is the number of runs without a final result.
 	OpenRuns int
 	// Attempt is the number of deliveries of the current run; 0 if no run is
