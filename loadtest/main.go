@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/perceptor/perceptor/loadtest/abuse"
 	"github.com/perceptor/perceptor/loadtest/assign"
 	"github.com/perceptor/perceptor/loadtest/backlog"
 	"github.com/perceptor/perceptor/loadtest/compare"
@@ -68,6 +69,7 @@ func experiments() []*cobra.Command {
 		harness.Command(new(fairness.DefaultOptions()), guide),
 		harness.Command(new(storm.DefaultOptions()), guide),
 		harness.Command(new(hang.DefaultOptions()), guide),
+		harness.Command(new(abuse.DefaultOptions()), guide),
 	}
 }
 

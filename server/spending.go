@@ -53,17 +53,22 @@ var spends = map[string]task.Quota{
 	perceptorv1.RunService_HandBackRuns_FullMethodName:            task.QuotaRuns,
 }
 
-// units returns how much of its rate a call uses by its answer. A call uses at least one unit.
+// units returns how much of its rate a call uses by its answer. A call uses at least one unit,
+// and one for each database if it asks all of them.
 func units(reply any) int {
 	switch r := reply.(type) {
+	case *perceptorv1.CountTasksResponse, *perceptorv1.BulkOperation:
+		return task.Databases
 	case *perceptorv1.ListTasksResponse:
 		return len(r.GetTasks())
 	case *perceptorv1.ListRunEventsResponse:
 		return len(r.GetEvents())
 	case *perceptorv1.ListDeadRunsResponse:
-		return len(r.GetDeadRuns())
+		return max(len(r.GetDeadRuns()), task.Databases)
 	case *perceptorv1.ListBulkOperationsResponse:
-		return len(r.GetOperations())
+		return max(len(r.GetOperations()), task.Databases)
+	case *perceptorv1.ListAuditEventsResponse:
+		return max(len(r.GetEvents()), task.Databases)
 	case *perceptorv1.ListTokensResponse:
 		return len(r.GetTokens())
 	case *perceptorv1.PreviewScheduleResponse:

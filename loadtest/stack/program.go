@@ -269,9 +269,13 @@ const (
 
 // buildPrograms compiles commands of this module into dir. The working directory must be inside the module.
 func buildPrograms(ctx context.Context, dir string, commands ...string) error {
+	return build(ctx, dir, nil, commands...)
+}
+
+func build(ctx context.Context, dir string, flags []string, commands ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, buildLimit)
 	defer cancel()
-	args := append([]string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}, buildFlags...)
+	args := append([]string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}, slices.Concat(buildFlags, flags)...)
 	for _, c := range commands {
 		args = append(args, modulePath+"/cmd/"+c)
 	}
@@ -304,6 +308,11 @@ func (s *Stack) OpsAddress(name string) (string, error) {
 	}
 	_, rest, _ := strings.Cut(p.readyURL, "://")
 	return strings.TrimSuffix(rest, "/readyz"), nil
+}
+
+// BuildPrograms compiles taskd and dispatcher into dir, with more flags of go build.
+func BuildPrograms(ctx context.Context, dir string, flags ...string) error {
+	return build(ctx, dir, flags, "taskd", "dispatcher")
 }
 
 // Metrics reads the Prometheus metrics of a program of the stack. The keys of values are

@@ -213,7 +213,8 @@ type Tenant struct {
 	// 100 kinds; 1 to 100,000 each.
 	KindCaps map[string]int32 `protobuf:"bytes,14,rep,name=kind_caps,json=kindCaps,proto3" json:"kind_caps,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// The maximum number of tasks, events, dead runs and operations read per
-	// second; a call counts at least as one. 1 to 1,000,000.
+	// second; a call counts at least as one, and as 16 if it asks all databases.
+	// 1 to 1,000,000.
 	ReadRate int32 `protobuf:"varint,15,opt,name=read_rate,json=readRate,proto3" json:"read_rate,omitempty"`
 	// The maximum number of changes of tasks, kinds and operations per second. 1
 	// to 1,000,000.

@@ -1,0 +1,282 @@
+// Package abuse lets one tenant attack an installation in many ways, and measures what another
+// tenant, the victim, feels of each attack: the time of its adds and the lateness of its runs.
+//
+// Each attack is measured three times: with all defences; as a polite tenant that uses the
+// same processor time for ordinary adds; and against programs whose defences were taken out
+// of their source text. The last one shows that the attack would do harm.
+package abuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/internal/tempdir"
+	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/loadtest/stack"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// Options describe the attacks. [Options.Declare] has units and bounds.
+type Options struct {
+	harness.Setup
+	Rate          float64
+	Before, Phase time.Duration
+	Recovery      time.Duration
+	Only          string
+	Undefended    bool
+}
+
+// quotas of tenants that suit a machine with a few cores. The defaults suit larger ones.
+var quotas = map[string]string{
+	"quotas.add_rate": "2000", "quotas.read_rate": "1000", "quotas.update_rate": "200", "quotas.preview_rate": "2000",
+	"quotas.run_rate": "4000", "quotas.byte_rate": "4194304", "quotas.max_calls": "200", "quotas.max_connections": "20",
+}
+
+// DefaultOptions returns the defaults of the flags.
+func DefaultOptions() Options {
+	o := Options{
+		Rate: 40, Before: 8 * time.Second, Phase: 12 * time.Second, Recovery: time.Minute, Undefended: true,
+		Setup: harness.Setup{Real: harness.DefaultStack()},
+	}
+	o.Real.Settings = maps.Clone(quotas)
+	o.Real.Postgres["shared_buffers"] = "512MB"
+	return o
+}
+
+// About implements [harness.Experiment].
+func (o *Options) About() harness.About { return harness.About{Name: "abuse"} }
+
+// Declare implements [harness.Experiment].
+func (o *Options) Declare(f *harness.Flags) {
+	harness.Num(f, &o.Rate, "rate", harness.UpTo(1e3), "tasks per second of the victim")
+	harness.Num(f, &o.Before, "before", harness.UpTo(time.Hour), "how long the victim is measured before each attack")
+	harness.Num(f, &o.Phase, "phase", harness.UpTo(time.Hour), "how long each attack, and each polite tenant, lasts")
+	harness.Num(f, &o.Recovery, "recovery", harness.UpTo(time.Hour), "the longest wait for the victim to recover from an attack")
+	f.StringVar(&o.Only, "only", o.Only, "names of attacks, separated by commas (default: all)")
+	f.Switch(&o.Undefended, "undefended", "also attack programs without defences")
+	f.Seed()
+	f.Stack()
+	for _, name := range o.names() {
+		f.Require(slices.ContainsFunc(attacks, func(a *attack) bool { return a.name == name }), "--only: there is no attack %q", name)
+	}
+}
+
+func (o *Options) names() []string {
+	if o.Only == "" {
+		return nil
+	}
+	return strings.Split(o.Only, ",")
+}
+
+// chosen returns the attacks to make.
+func (o *Options) chosen() []*attack {
+	if o.Only == "" {
+		return attacks
+	}
+	return slices.DeleteFunc(slices.Clone(attacks), func(a *attack) bool { return !slices.Contains(o.names(), a.name) })
+}
+
+// Measure implements [harness.Experiment].
+func (o *Options) Measure(ctx context.Context) (*Report, error) {
+	return harness.WithStack(ctx, &o.Setup, func(ctx context.Context, s *stack.Stack) (*Report, error) {
+		r := &runner{Options: o, stack: s, meter: harness.NewMeter(s, nil)}
+		return r.run(ctx)
+	})
+}
+
+type runner struct {
+	*Options
+	stack  *stack.Stack
+	meter  *harness.Meter
+	victim *victim
+	number int // of attackers
+}
+
+func (r *runner) run(ctx context.Context) (rep *Report, err error) {
+	rep = &Report{Header: harness.NewHeader("abuse", r.Seed, r.stack.Versions), Rate: r.Rate, PhaseS: r.Phase.Seconds()}
+	secret, err := r.stack.CreateTenant(ctx, "victim")
+	if err != nil {
+		return nil, err
+	}
+	if r.victim, err = joinVictim(ctx, r.stack, secret); err != nil {
+		return nil, err
+	}
+	loading, stop := context.WithCancel(ctx)
+	defer func() { stop(); r.victim.leave() }()
+	r.victim.load(loading, r.Rate)
+	if err := harness.Sleep(ctx, 5*time.Second); err != nil {
+		return nil, err
+	}
+	for _, a := range r.chosen() {
+		result, err := r.defended(ctx, a)
+		if err != nil {
+			return rep, fmt.Errorf("attack %s: %w", a.name, err)
+		}
+		rep.Attacks = append(rep.Attacks, result)
+	}
+	if r.Undefended {
+		if err := r.undefend(ctx, rep); err != nil {
+			return rep, err
+		}
+	}
+	stop()
+	r.victim.adding.Wait()
+	err = r.victim.settle(ctx, r.Recovery)
+	rep.Lost = r.victim.lost()
+	return rep, errors.Join(ignored(err), r.stack.Died())
+}
+
+// ignored drops the error of a victim that adds nothing any more, and so never looks calm.
+func ignored(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// defended measures an attack, and a polite tenant with the same processor time.
+func (r *runner) defended(ctx context.Context, a *attack) (*Attack, error) {
+	before, during, used, err := r.measure(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	r.Say("a polite tenant with %.2f cores", used)
+	spanned, err := r.polite(ctx, used)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.victim.settle(ctx, r.Recovery); err != nil {
+		return nil, err
+	}
+	b, d, p := r.victim.figures(before), r.victim.figures(during), r.victim.figures(spanned)
+	return &Attack{
+		Name: a.name, AddBefore: b.addP99, AddDuring: d.addP99, LateBefore: b.lateP99, LateDuring: d.lateP99,
+		PoliteAdd: p.addP99, PoliteLate: p.lateP99, Errors: d.errors, Cores: harness.Round(used), Samples: d.samples,
+	}, nil
+}
+
+// measure measures the victim before and during an attack, and the processor time per second
+// that all processes use during it. It returns when the victim has recovered.
+func (r *runner) measure(ctx context.Context, a *attack) (before, during span, used float64, err error) {
+	by, err := r.attacker(ctx, a)
+	if err != nil {
+		return before, during, 0, err
+	}
+	defer by.leave()
+	if err := r.victim.settle(ctx, r.Recovery); err != nil {
+		return before, during, 0, err
+	}
+	if before, err = stretch(ctx, r.Before); err != nil {
+		return before, during, 0, err
+	}
+	r.Say("attack: %s", a.name)
+	attacking, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan struct{})
+	go func() { defer close(ended); by.attack(attacking, a) }()
+	cpu := total(r.meter)
+	during, err = stretch(ctx, r.Phase)
+	used = (total(r.meter) - cpu).Seconds() / during.to.Sub(during.from).Seconds()
+	stop()
+	<-ended
+	if err == nil {
+		err = r.victim.settle(ctx, r.Recovery)
+	}
+	return before, during, used, err
+}
+
+// attacker creates a tenant with the quotas of the installation, and prepares its attack.
+func (r *runner) attacker(ctx context.Context, a *attack) (*attacker, error) {
+	r.number++
+	secret, err := r.stack.CreateTenantAs(ctx, &perceptorv1.Tenant{Name: fmt.Sprintf("%s-%d", a.name, r.number)})
+	if err != nil {
+		return nil, err
+	}
+	by, err := newAttacker(r.stack, secret)
+	if err != nil {
+		return nil, err
+	}
+	if a.prepare != nil {
+		if err := a.prepare(ctx, by); err != nil {
+			by.leave()
+			return nil, err
+		}
+	}
+	return by, nil
+}
+
+func (r *runner) polite(ctx context.Context, used float64) (span, error) {
+	r.number++
+	secret, err := r.stack.CreateTenant(ctx, fmt.Sprintf("polite-%d", r.number))
+	if err != nil {
+		return span{}, err
+	}
+	c, err := client.New(r.stack.Client(secret))
+	if err != nil {
+		return span{}, err
+	}
+	working, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { defer close(ended); polite(working, c, r.meter, used) }()
+	s, err := stretch(ctx, r.Phase)
+	stop()
+	<-ended
+	return s, errors.Join(err, c.Close())
+}
+
+// stretch lets time pass.
+func stretch(ctx context.Context, d time.Duration) (span, error) {
+	from := time.Now()
+	err := harness.Sleep(ctx, d)
+	return span{from, time.Now()}, err
+}
+
+// undefend makes the attacks against programs without defences.
+func (r *runner) undefend(ctx context.Context, rep *Report) error {
+	r.Say("building programs without defences")
+	dir, err := tempdir.New("perceptor-undefended-", r.Real.Keep)
+	if err != nil {
+		return err
+	}
+	defer dir.Close(context.WithoutCancel(ctx)) //nolint:errcheck // a directory for temporary files
+	folder, err := buildUndefended(ctx, dir.Path)
+	if err != nil {
+		return err
+	}
+	for _, p := range r.stack.Programs() {
+		if err := p.Replace(ctx, folder); err != nil {
+			return err
+		}
+	}
+	for i, a := range r.chosen() {
+		before, during, _, err := r.measure(ctx, a)
+		b, d := r.victim.figures(before), r.victim.figures(during)
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+		rep.Attacks[i].Undefended = &Undefended{AddBefore: b.addP99, AddDuring: d.addP99, LateBefore: b.lateP99, LateDuring: d.lateP99, Errors: d.errors}
+		if err != nil {
+			r.Say("without defences, after %s: %v; starting the programs again", a.name, err)
+			if err := r.restart(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// restart ends what an attack without defences has left behind.
+func (r *runner) restart(ctx context.Context) error {
+	for _, p := range r.stack.Programs() {
+		if err := p.Restart(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+package abuse
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/harness"
+)
+
+// steerEvery is how often the rate of the polite tenant is adapted.
+const steerEvery = 250 * time.Millisecond
+
+// polite loads the installation with ordinary adds of a tenant, so that all processes
+// together use the given processor time per second. It returns when ctx has ended.
+func polite(ctx context.Context, c *client.Client, meter *harness.Meter, target float64) {
+	var adding sync.WaitGroup
+	defer adding.Wait()
+	perTick, before, at := 10.0, total(meter), time.Now()
+	const tick = 10 * time.Millisecond
+	owed, next := 0.0, time.Now().Add(steerEvery)
+	for harness.Sleep(ctx, tick) == nil {
+		for owed += perTick; owed >= 1; owed-- {
+			adding.Go(func() {
+				_, _ = c.AddTask(context.WithoutCancel(ctx), client.Task{Kind: "polite", Type: client.OneShot, Begin: time.Now().Add(time.Hour)})
+			})
+		}
+		if now := time.Now(); now.After(next) {
+			used := total(meter)
+			perTick = steered(perTick, target, (used-before).Seconds()/now.Sub(at).Seconds())
+			before, at, next = used, now, now.Add(steerEvery)
+		}
+	}
+}
+
+// maxPerTick bounds the rate of the polite tenant.
+const maxPerTick = 200
+
+// steered returns the rate that brings the used processor time closer to the target.
+func steered(rate, target, used float64) float64 {
+	factor := 1.3
+	if used > 0 {
+		factor = min(max(target/used, 0.7), 1.3)
+	}
+	return min(max(rate*factor, 0.05), maxPerTick)
+}
+
+func total(m *harness.Meter) (sum time.Duration) {
+	for _, used := range m.Sample() {
+		sum += used
+	}
+	return sum
+}

@@ -1,0 +1,204 @@
+package abuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/loadtest/stack"
+)
+
+const (
+	victimKind = "victim"
+	joinWait   = time.Minute
+	// addLimit bounds an add of the victim with its retries. An add that takes longer is an
+	// error.
+	addLimit = 20 * time.Second
+	// dueAfter is how long after its add a task of the victim is due.
+	dueAfter = 500 * time.Millisecond
+)
+
+// sample is one measured duration.
+type sample struct {
+	at   time.Time // of an add: when it was sent; of a run: its scheduled instant
+	took time.Duration
+	err  bool
+}
+
+// A victim adds tasks at a steady rate and handles their runs, in this process.
+type victim struct {
+	client   *client.Client
+	stop     context.CancelFunc
+	listened chan struct{}
+	adding   sync.WaitGroup
+
+	mu   sync.Mutex
+	adds []sample
+	runs []sample
+	// open are the acknowledged tasks that were not called.
+	open map[int64]time.Time
+	ran  map[int64]bool
+}
+
+func joinVictim(ctx context.Context, s *stack.Stack, secret string) (*victim, error) {
+	cfg := s.Client(secret)
+	cfg.CallTimeout = addLimit
+	c, err := client.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	v := &victim{client: c, listened: make(chan struct{}), open: map[int64]time.Time{}, ran: map[int64]bool{}}
+	joined := make(chan struct{})
+	var once sync.Once
+	l, err := c.NewListener(client.ListenerConfig{Logger: slog.New(slog.DiscardHandler),
+		Events: client.Events{Assigned: func([]int) { once.Do(func() { close(joined) }) }}})
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	l.Handle(victimKind, v.handle)
+	listening, stop := context.WithCancel(context.WithoutCancel(ctx))
+	v.stop = stop
+	go func() {
+		defer close(v.listened)
+		_ = l.Run(listening) // joined tells whether it works
+	}()
+	select {
+	case <-joined:
+		return v, nil
+	case <-time.After(joinWait):
+		v.leave()
+		return nil, errors.New("the listener of the victim has no partitions")
+	}
+}
+
+func (v *victim) handle(_ context.Context, run *client.Run) error {
+	now := time.Now()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if run.Attempt == 1 {
+		v.runs = append(v.runs, sample{at: run.ScheduledAt, took: now.Sub(run.ScheduledAt)})
+	}
+	v.ran[run.TaskID] = true
+	delete(v.open, run.TaskID)
+	return nil
+}
+
+// load adds tasks at a rate until ctx ends.
+func (v *victim) load(ctx context.Context, rate float64) {
+	v.adding.Go(func() {
+		tick := time.NewTicker(time.Duration(float64(time.Second) / rate))
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				v.adding.Go(func() { v.add(context.WithoutCancel(ctx)) })
+			}
+		}
+	})
+}
+
+func (v *victim) add(ctx context.Context) {
+	sent := time.Now()
+	id, err := v.client.AddTask(ctx, client.Task{Kind: victimKind, Type: client.OneShot, Begin: sent.Add(dueAfter)})
+	answered := time.Now()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.adds = append(v.adds, sample{sent, answered.Sub(sent), err != nil})
+	if err == nil && !v.ran[id] {
+		v.open[id] = answered
+	}
+}
+
+// settle waits until every task of the victim was called, and adds are as fast as usual.
+func (v *victim) settle(ctx context.Context, limit time.Duration) error {
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		if err := harness.Sleep(ctx, time.Second); err != nil {
+			return err
+		}
+		if v.calm() {
+			return nil
+		}
+	}
+	return fmt.Errorf("the victim has not recovered within %v", limit)
+}
+
+// calm reports whether no task is overdue, and the adds of the last second were fast.
+func (v *victim) calm() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now()
+	for _, added := range v.open {
+		if now.Sub(added) > 2*time.Second {
+			return false
+		}
+	}
+	for _, s := range v.adds[max(0, len(v.adds)-5):] {
+		if s.err || s.took > 500*time.Millisecond || now.Sub(s.at) > 3*time.Second {
+			return false
+		}
+	}
+	return true
+}
+
+func (v *victim) leave() {
+	v.stop()
+	<-v.listened
+	v.adding.Wait()
+	_ = v.client.Close() // no call is in progress
+}
+
+// figures are what the victim felt in a span of time.
+type figures struct {
+	addP99, lateP99 float64 // ms
+	errors          int
+	samples         int
+}
+
+func (v *victim) figures(s span) (f figures) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var adds, runs []time.Duration
+	for _, x := range v.adds {
+		if !s.has(x.at) {
+			continue
+		}
+		if adds = append(adds, x.took); x.err {
+			f.errors++
+		}
+	}
+	for _, x := range v.runs {
+		if s.has(x.at) {
+			runs = append(runs, x.took)
+		}
+	}
+	f.addP99, f.lateP99, f.samples = p99(adds), p99(runs), len(adds)
+	return f
+}
+
+// lost returns the number of acknowledged tasks that were never called.
+func (v *victim) lost() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.open)
+}
+
+// p99 returns the 99th percentile in milliseconds.
+func p99(all []time.Duration) float64 {
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return harness.Milliseconds(all[min(int(0.99*float64(len(all))), len(all)-1)])
+}
+
+type span struct{ from, to time.Time }
+
+func (s span) has(at time.Time) bool { return !at.Before(s.from) && at.Before(s.to) }

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/loadtest/abuse"
+	"github.com/perceptor/perceptor/loadtest/harness"
+)
+
+// The short form has two attacks and no polite tenant to compare with that other tests would
+// not disturb. So its bounds are wide. Without the defences, adds of the victim fail or wait
+// for many seconds.
+func TestAnAttackOfOneTenantLeavesAnotherItsService(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts every real part; make test runs it")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
+	defer cancel()
+	o := abuse.DefaultOptions()
+	o.Only, o.Rate, o.Before, o.Phase, o.Undefended = "unfinished-requests,previews", 20, 2*time.Second, 3*time.Second, false
+	o.Real.Postgres["fsync"] = "off" // only processes are stopped, not the machine
+	o.Real.Postgres["shared_buffers"] = "128MB"
+	o.Progress = testLog{t}
+	report, err := harness.Run(ctx, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table harness.Table
+	report.Table(&table)
+	t.Log(table.String())
+	for _, a := range report.Attacks {
+		if most := 3000.0; a.AddDuring > most || a.LateDuring > most || a.Errors > 0 || a.Samples == 0 {
+			t.Errorf("%s: p99 of adds %.0f ms, of lateness %.0f ms, %d errors of %d adds", a.Name, a.AddDuring, a.LateDuring, a.Errors, a.Samples)
+		}
+	}
+	if report.Lost > 0 {
+		t.Errorf("%d acknowledged tasks were never called", report.Lost)
+	}
+}
