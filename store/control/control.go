@@ -109,7 +109,9 @@ type Store struct {
 	provisioner Provisioner
 	// conflicts counts the differences that [Store.Sync] could not explain by a missed change.
 	conflicts atomic.Int64
-	uses      uses
+	// ids are the ids of all tokens; see Exists.
+	ids  atomic.Pointer[map[string]struct{}]
+	uses uses
 }
 
 // New returns the store of a cluster. log nil: [slog.Default].

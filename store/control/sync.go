@@ -45,12 +45,12 @@ func (s *Store) Run(ctx context.Context) error {
 
 // maintainTokens stores the uses of tokens and, if purge is true, removes expired ones.
 func (s *Store) maintainTokens(ctx context.Context, purge bool) {
-	err := s.recordUses(ctx)
+	err := errors.Join(s.recordUses(ctx), s.readIDs(ctx))
 	if purge {
 		err = errors.Join(err, s.purgeTokens(ctx))
 	}
 	if err != nil && ctx.Err() == nil {
-		s.log.WarnContext(ctx, "uses of tokens cannot be stored, or expired tokens cannot be purged", "err", err)
+		s.log.WarnContext(ctx, "ids of tokens cannot be read, their uses cannot be stored, or expired ones cannot be purged", "err", err)
 	}
 }
 

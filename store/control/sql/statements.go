@@ -41,6 +41,7 @@ var (
 	TokenByID       = set.Get("TokenByID")
 	TokensAfter     = set.Get("TokensAfter")
 	RecentlyRevoked = set.Get("RecentlyRevoked")
+	TokenIDs        = set.Get("TokenIDs")
 	RecordUses      = set.Get("RecordUses")
 	PurgeTokens     = set.Get("PurgeTokens")
 	DropTokens      = set.Get("DropTokens")

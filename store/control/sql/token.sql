@@ -60,6 +60,9 @@ ORDER BY t.id COLLATE "C" LIMIT @max_rows;
 -- Tokens whose revocation took effect within the window.
 SELECT id FROM token WHERE revoked_at > now_ms() - @window_ms AND revoked_at <= now_ms() ORDER BY revoked_at DESC LIMIT @max_rows;
 
+-- name: TokenIDs(max_rows int8)
+SELECT id FROM token LIMIT @max_rows;
+
 -- name: RecordUses(ids text[], ages_ms int8[])
 -- Records how long ago tokens were used. Rows are written in one order, so that two
 -- processes that do this do not deadlock.
