@@ -135,7 +135,7 @@ func (g *guest) dead(f client.DeadFilter) (runs []*client.DeadRun) {
 // topics returns the existing topics of the tenant.
 func (g *guest) topics() (names []string) {
 	g.t.Helper()
-	broker := kafka.Client{Addr: kafka.TCP(g.stack.Kafka()), Timeout: 30 * time.Second, Transport: &kafka.Transport{}}
+	broker := kafka.Client{Addr: kafka.TCP(g.stack.Kafka()), Timeout: 30 * time.Second, Transport: g.stack.SecureKafka().Transport()}
 	defer broker.Transport.(*kafka.Transport).CloseIdleConnections()
 	all, err := broker.Metadata(g.t.Context(), &kafka.MetadataRequest{})
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 
 	"github.com/go-zookeeper/zk"
 	"github.com/jackc/pgx/v5"
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/sasl/plain"
 
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/internal/testenv"
@@ -81,7 +83,7 @@ type closedLinks struct {
 	other *testenv.CA
 }
 
-// with returns the stack's trust and a certificate of a CA, or the trust in that CA.
+// trustOfOther returns the TLS of a client that trusts the wrong servers.
 func (l *closedLinks) trustOfOther() *tls.Config { return l.other.Trust() }
 
 func (l *closedLinks) api(t *testing.T) {
@@ -207,7 +209,25 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-func (l *closedLinks) kafka(t *testing.T) {}
+func (l *closedLinks) kafka(t *testing.T) {
+	topic, err := l.s.Topic(t.Context(), "load")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, transport := range map[string]*kafka.Transport{
+		"clear text": {}, "another CA": {TLS: l.trustOfOther(), SASL: l.s.SecureKafka().Admin()}, "no login": {TLS: l.s.TLS},
+		"wrong password": {TLS: l.s.TLS, SASL: plain.Mechanism{Username: testenv.KafkaAdmin, Password: "guess"}},
+	} {
+		transport.DialTimeout = time.Second
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		c := &kafka.Client{Addr: kafka.TCP(l.s.Kafka()), Transport: transport}
+		if m, err := c.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}}); err == nil && len(m.Topics) > 0 && m.Topics[0].Error == nil {
+			t.Errorf("%s: the topic is seen", name)
+		}
+		cancel()
+		transport.CloseIdleConnections()
+	}
+}
 
 // configuration starts taskd with what it must refuse.
 func (l *closedLinks) configuration(t *testing.T) {
@@ -236,7 +256,7 @@ func (l *closedLinks) configuration(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), badInputWait)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, filepath.Join(taskd.Folder(), "taskd"), append([]string{
-				"--postgres.servers=" + l.s.Postgres(), "--kafka.brokers=" + l.s.Kafka(),
+				"--postgres.servers=" + l.s.Postgres(), "--kafka.brokers=127.0.0.1:1",
 				"--taskd.grpc-addr=127.0.0.1:0", "--taskd.http-addr=", "--taskd.ops-addr=", "--log.level=error",
 			}, c.args...)...)
 			cmd.Env = []string{"HOME=" + os.Getenv("HOME")}

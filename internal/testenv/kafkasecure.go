@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"testing"
 
@@ -45,6 +46,15 @@ func (s *SecureKafka) Admin() sasl.Mechanism {
 	return m
 }
 
+// Transport connects to the server with all rights. That of a nil SecureKafka connects in the
+// clear, without a login.
+func (s *SecureKafka) Transport() *kafka.Transport {
+	if s == nil {
+		return &kafka.Transport{}
+	}
+	return &kafka.Transport{TLS: s.CA.Trust(), SASL: s.Admin()}
+}
+
 // Client returns a client with a login, and a function that closes it.
 func (s *SecureKafka) Client(login sasl.Mechanism) (*kafka.Client, func()) {
 	transport := &kafka.Transport{TLS: s.CA.Trust(), SASL: login}
@@ -59,14 +69,19 @@ func NewSecureKafka(tb testing.TB) *SecureKafka {
 
 // StartSecureKafka starts a SecureKafka with its data in dir, which it creates.
 func StartSecureKafka(ctx context.Context, dir string) (*SecureKafka, error) {
-	s, err := startSecureKafka(ctx, dir)
+	return StartSecureKafkaWith(ctx, dir, nil)
+}
+
+// StartSecureKafkaWith is [StartSecureKafka] with further lines of server.properties.
+func StartSecureKafkaWith(ctx context.Context, dir string, more map[string]string) (*SecureKafka, error) {
+	s, err := startSecureKafka(ctx, dir, more)
 	if err != nil {
 		return nil, fmt.Errorf("start secure Kafka: %w", err)
 	}
 	return s, nil
 }
 
-func startSecureKafka(ctx context.Context, dir string) (*SecureKafka, error) {
+func startSecureKafka(ctx context.Context, dir string, more map[string]string) (*SecureKafka, error) {
 	server, err := newKafka(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -85,7 +100,9 @@ func startSecureKafka(ctx context.Context, dir string) (*SecureKafka, error) {
 	settings := func(port, controller int) (map[string]string, error) {
 		second, err := subprocess.FreePort()
 		s.mtls = fmt.Sprintf("127.0.0.1:%d", second)
-		return secureSettings(fmt.Sprintf("127.0.0.1:%d", port), s.mtls, controller, own.CombinedFile, s.CA.File), err
+		all := secureSettings(fmt.Sprintf("127.0.0.1:%d", port), s.mtls, controller, own.CombinedFile, s.CA.File)
+		maps.Copy(all, more)
+		return all, err
 	}
 	user := fmt.Sprintf("SCRAM-SHA-512=[name=%s,password=%s]", KafkaAdmin, KafkaPassword)
 	if err := s.start(ctx, settings, "--add-scram", user); err != nil {

@@ -144,6 +144,9 @@ func (r *realStack) start(ctx context.Context, startServers func(context.Context
 	if err := all.Wait(); err != nil {
 		return err
 	}
+	if err := r.trust(); err != nil {
+		return err
+	}
 	admin, err := r.prepare(ctx)
 	if err != nil {
 		return err
@@ -180,7 +183,7 @@ func (r *realStack) startServers(ctx context.Context) error {
 		return err
 	})
 	all.Go(func() (err error) {
-		kafka, err = testenv.StartKafkaWith(ctx, filepath.Join(r.dir, "kafka"), r.o.Kafka)
+		kafka, err = r.security.startKafka(ctx, filepath.Join(r.dir, "kafka"), r.o.Kafka)
 		return err
 	})
 	err := all.Wait()
@@ -212,11 +215,21 @@ func (r *realStack) secure() (err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if r.security, err = newSecurity(dir); err != nil {
+	r.security, err = newSecurity(dir)
+	return err
+}
+
+// trust makes clients of a secure stack trust its servers, once they are started.
+func (r *realStack) trust() (err error) {
+	if r.security == nil {
+		return nil
+	}
+	r.CAFile, r.kafka = filepath.Join(r.dir, "trusted.pem"), r.security.kafka
+	if err := r.security.bundle(r.CAFile); err != nil {
 		return err
 	}
-	r.TLS, r.CAFile = r.security.ca.Trust(), r.security.ca.File
-	return nil
+	r.TLS, err = testenv.Trust(r.CAFile)
+	return err
 }
 
 // prepare creates the tables and returns the secret of an admin token.

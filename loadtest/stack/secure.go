@@ -1,8 +1,10 @@
 package stack
 
 import (
+	"context"
 	"crypto/rand"
 	"net/http"
+	"os"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -16,6 +18,8 @@ type security struct {
 	ca *testenv.CA
 	// api and ops are the certificates of the API and of the servers for operators.
 	api, ops, postgres testenv.Certificate
+	// kafka is the broker, whose certificate is of a CA of its own.
+	kafka *testenv.SecureKafka
 	// opsToken is the operators' token, password that of the ZooKeeper user.
 	opsToken, password string
 }
@@ -64,6 +68,9 @@ func (s *security) configure(sections map[string]map[string]any) {
 	section("ops")["tls"] = map[string]any{"cert_file": s.ops.CertFile, "key_file": s.ops.KeyFile}
 	section("ops")["token"] = s.opsToken
 	section("zookeeper")["tls"] = map[string]any{"enabled": true, "ca_file": s.ca.File}
+	section("kafka")["tls"] = map[string]any{"enabled": true, "ca_file": s.kafka.CA.File}
+	section("kafka")["sasl"] = map[string]any{"username": testenv.KafkaAdmin, "password": testenv.KafkaPassword}
+	section("kafka")["users"] = map[string]any{"mode": "managed"}
 	section("zookeeper")["user"], section("zookeeper")["password"] = "perceptor", s.password
 }
 
@@ -88,9 +95,36 @@ func (o *operator) RoundTrip(r *http.Request) (*http.Response, error) {
 	return o.next.RoundTrip(r)
 }
 
+// startKafka starts the broker. Users of tenants are made by taskd.
+func (s *security) startKafka(ctx context.Context, dir string, settings map[string]string) (server *testenv.KafkaServer, err error) {
+	if s == nil {
+		return testenv.StartKafkaWith(ctx, dir, settings)
+	}
+	if s.kafka, err = testenv.StartSecureKafkaWith(ctx, dir, settings); err != nil {
+		return nil, err
+	}
+	return s.kafka.KafkaServer, nil
+}
+
+// bundle writes the certificates of both CAs into one file for clients.
+func (s *security) bundle(file string) error {
+	var all []byte
+	for _, ca := range []*testenv.CA{s.ca, s.kafka.CA} {
+		text, err := os.ReadFile(ca.File)
+		if err != nil {
+			return err
+		}
+		all = append(all, text...)
+	}
+	return os.WriteFile(file, all, 0o644)
+}
+
+// SecureKafka returns the broker of a secure stack, nil if the stack's links are open.
+func (s *Stack) SecureKafka() *testenv.SecureKafka { return s.kafka }
+
 // Client returns the configuration of a client of the stack with a token.
 func (s *Stack) Client(token string) client.Config {
-	return client.Config{Address: s.Address, Token: token, TLS: s.TLS}
+	return client.Config{Address: s.Address, Token: token, TLS: s.TLS, Kafka: client.KafkaConfig{TLS: s.TLS}}
 }
 
 // Transport returns the credentials of a connection to the API.

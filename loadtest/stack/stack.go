@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/internal/subprocess"
+	"github.com/perceptor/perceptor/internal/testenv"
 )
 
 // Server is a process, or a group of processes, that a run can disturb.
@@ -70,6 +71,7 @@ type Stack struct {
 	postgresDSN string
 	kafkaAddr   string
 	zookeeper   string
+	kafka       *testenv.SecureKafka // nil if its links are open
 	owners      *Owners
 	close       []func(context.Context) error // in the order of the start
 }

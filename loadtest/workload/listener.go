@@ -112,7 +112,7 @@ func (l *listener) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c, err := client.New(client.Config{Address: l.Address, Token: l.Token, TLS: trust})
+	c, err := client.New(client.Config{Address: l.Address, Token: l.Token, TLS: trust, Kafka: client.KafkaConfig{TLS: trust}})
 	if err != nil {
 		return err
 	}
