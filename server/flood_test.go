@@ -386,3 +386,40 @@ func TestReportsAboutUnknownRunsAreBoundedByTenant(t *testing.T) {
 		t.Errorf("another tenant: %s %s", a.code, a.reason)
 	}
 }
+
+func TestTenantsShareTheConnectionsToDatabases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newStorePlaces()
+		for method, each := range map[string]int{getTask: directCalls / 2, listTasks: tenantScanCalls} {
+			ctx, cancel := context.WithCancel(t.Context())
+			var entered atomic.Int64
+			var flood sync.WaitGroup
+			for range 100 {
+				flood.Go(func() {
+					if leave, err := p.enter(ctx, method, 1); err == nil {
+						entered.Add(1)
+						<-ctx.Done()
+						leave()
+					}
+				})
+			}
+			synctest.Wait()
+			if n := int(entered.Load()); n != each {
+				t.Errorf("%s: %d calls of one tenant are in the stores, want %d", method, n, each)
+			}
+			leave, err := p.enter(t.Context(), method, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			leave()
+			if _, err := p.enter(ctx, method, 1); unpacked(status.Convert(err)).reason != "TENANT_BUSY" {
+				t.Errorf("%s: a call that waits for too long gets %v", method, err)
+			}
+			cancel()
+			flood.Wait()
+		}
+		if p.direct.Free() != directCalls || p.scans.Free() != scanCalls {
+			t.Error("places are lost")
+		}
+	})
+}

@@ -35,6 +35,7 @@ type gate struct {
 	// calls has the places of calls in progress, by tenant. All admins are one party.
 	calls   *share.Pool[int32]
 	intake  *intake
+	stores  *storePlaces
 	methods map[string]method
 }
 
@@ -90,7 +91,7 @@ func (g *gate) guard(full string, need Scopes, next grpc.MethodHandler) grpc.Met
 			return nil, err
 		}
 		defer g.calls.Give(c.who.Tenant.ID, 1)
-		defer func() { c.held.release() }()
+		defer c.release()
 		inner := context.WithValue(bounded, identityKey{}, c.who)
 		reply, err = next(service, inner, g.receiver(inner, c, dec), chain)
 		c.audit.answered(reply, err)
@@ -115,6 +116,9 @@ func (g *gate) receiver(ctx context.Context, c *call, dec func(any) error) func(
 		} else {
 			c.held, err = g.intake.receive(ctx, c.who.Tenant.ID, dec, v)
 			c.spent.receive(c.held.size())
+		}
+		if err == nil {
+			c.leave, err = g.stores.enter(ctx, c.method, c.who.Tenant.ID)
 		}
 		if err == nil {
 			c.request = v.(proto.Message)
@@ -177,6 +181,16 @@ type call struct {
 	audit   *auditing // nil: the call is not recorded
 	// held is what the request is charged for; nil until it arrives.
 	held *charge
+	// leave returns the place of a call that uses a database by itself; nil until it has one.
+	leave func()
+}
+
+// release returns what the call holds.
+func (c *call) release() {
+	c.held.release()
+	if c.leave != nil {
+		c.leave()
+	}
 }
 
 // name is "Service/Method".

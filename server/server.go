@@ -146,7 +146,7 @@ func New(c Config, d Deps) (*Server, error) {
 		bearers: newBearers(d.Auth), certificates: d.Certificates, inspections: d.Inspections, tenants: d.Admin, quotas: s.quotas,
 		auditor: auditor{log: d.Audit, deps: &d},
 		log:     c.Log, events: &s.config.Events,
-		timeout: c.CallTimeout, calls: share.NewPool[int32](int64(c.MaxCalls), 0), intake: in, methods: map[string]method{},
+		timeout: c.CallTimeout, calls: share.NewPool[int32](int64(c.MaxCalls), 0), intake: in, stores: newStorePlaces(), methods: map[string]method{},
 	}
 	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
 	changes := newSettings()

@@ -1,0 +1,70 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/perceptor/perceptor/internal/share"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+const (
+	// directCalls is the most calls at once that use a connection to a database each. Half of
+	// them may be of one tenant.
+	directCalls = 64
+	// scanCalls is the most calls at once that read many rows. Two of them may be of one
+	// tenant: they begin in the same database, whose pool has few connections.
+	scanCalls, tenantScanCalls = 8, 2
+	// placeWithin bounds the wait for a place.
+	placeWithin = 10 * time.Second
+)
+
+// grouped has the methods whose calls share transactions. Tenants take turns in these.
+var grouped = map[string]bool{
+	perceptorv1.TaskService_AddTask_FullMethodName:       true,
+	perceptorv1.TaskService_AddTasks_FullMethodName:      true,
+	perceptorv1.RunService_StartRuns_FullMethodName:      true,
+	perceptorv1.RunService_ReportResults_FullMethodName:  true,
+	perceptorv1.RunService_HeartbeatRuns_FullMethodName:  true,
+	perceptorv1.RunService_HandBackRuns_FullMethodName:   true,
+	perceptorv1.RunService_CheckRuns_FullMethodName:      true,
+	perceptorv1.RunService_GetDelivery_FullMethodName:    true,
+	perceptorv1.ClockService_AdvanceClock_FullMethodName: true, // waits for other calls
+	perceptorv1.ClockService_SetClock_FullMethodName:     true,
+}
+
+// scanning has the methods that read many rows.
+var scanning = map[string]bool{
+	perceptorv1.TaskService_ListTasks_FullMethodName:           true,
+	perceptorv1.TaskService_CountTasks_FullMethodName:          true,
+	perceptorv1.TaskService_ListRunEvents_FullMethodName:       true,
+	perceptorv1.TaskService_ExplainTask_FullMethodName:         true,
+	perceptorv1.TaskService_PreviewSchedule_FullMethodName:     true,
+	perceptorv1.DeadLetterService_ListDeadRuns_FullMethodName:  true,
+	perceptorv1.BulkService_CreateBulkOperation_FullMethodName: true,
+	perceptorv1.BulkService_ListBulkOperations_FullMethodName:  true,
+}
+
+// storePlaces shares the connections to databases among tenants.
+type storePlaces struct{ direct, scans *share.Pool[int32] }
+
+func newStorePlaces() *storePlaces {
+	return &storePlaces{share.NewPool[int32](directCalls, 0), share.NewPool[int32](scanCalls, tenantScanCalls)}
+}
+
+// enter waits for a place for a call of a tenant. leave returns it.
+func (p *storePlaces) enter(ctx context.Context, method string, tenant int32) (leave func(), err error) {
+	pool := p.direct
+	switch {
+	case grouped[method]:
+		return func() {}, nil
+	case scanning[method]:
+		pool = p.scans
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, placeWithin, errTenantBusy)
+	defer cancel()
+	if err := pool.Wait(ctx, tenant, 1); err != nil {
+		return nil, err
+	}
+	return func() { pool.Give(tenant, 1) }, nil
+}
