@@ -32,6 +32,9 @@ type logins struct {
 var (
 	_ server.Authenticator = (*logins)(nil)
 	_ server.Certificates  = (*logins)(nil)
+	// The server looks for these methods, too.
+	_ interface{ Exists(secret string) bool } = (*logins)(nil)
+	_ interface{ Local(secret string) bool }  = (*logins)(nil)
 )
 
 // binding is the identity to which a name in certificates is bound. tenant "": the
@@ -90,6 +93,9 @@ func (l *logins) run(ctx context.Context) error {
 func (l *logins) Local(secret string) bool {
 	return l.jwt != nil && !strings.HasPrefix(secret, control.SecretPrefix)
 }
+
+// Exists reports whether a token with the id of a secret exists, as far as this process knows.
+func (l *logins) Exists(secret string) bool { return l.tenants.store.Exists(secret) }
 
 // Authenticate implements [server.Authenticator].
 func (l *logins) Authenticate(ctx context.Context, secret string) (server.Identity, error) {

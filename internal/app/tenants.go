@@ -116,9 +116,6 @@ func (t *tenants) RevokeToken(ctx context.Context, id string, tenant int32) (ser
 	return token(revoked), err
 }
 
-// Exists reports whether a token with the id of a secret exists, as far as is known here.
-func (t *tenants) Exists(secret string) bool { return t.store.Exists(secret) }
-
 // Authenticate returns the holder of a token's secret.
 func (t *tenants) Authenticate(ctx context.Context, secret string) (server.Identity, error) {
 	who, err := t.store.Authenticate(ctx, secret)
