@@ -1,0 +1,25 @@
+//go:build release
+
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/perceptor/perceptor/internal/cli"
+)
+
+// newDevCommand says that the build for packages and images has no development
+// installation: it would bring an embedded PostgreSQL and a Kafka broker with it.
+func newDevCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "dev", Hidden: true, DisableFlagParsing: true,
+		RunE: func(*cobra.Command, []string) error {
+			return &cli.Error{
+				Code: cli.Usage, Err: errors.New("this build has no development installation"),
+				Hint: "build without -tags release: go run ./cmd/taskd dev",
+			}
+		},
+	}
+}
