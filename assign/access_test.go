@@ -22,14 +22,18 @@ func TestAnOpenTreeIsRestrictedWhenTheLastMemberHasAUser(t *testing.T) {
 	// The roll: each member comes back with the credentials.
 	d := c.joinAs(c.observer.hand("d", c.items), asUser)
 	c.awaitShares(map[string]int{"b": 2, "d": 2})
-	// b, which has no user, is cut off by nothing as long as it is there.
+	f := c.join("f")
+	b.stop()
+	c.awaitShares(map[string]int{"d": 2, "f": 2})
+	// d leads now, and must not lock f out.
+	c.observer.await(t, "d leads", func() bool { return d.Snapshot().Leading() })
 	seen := d.Snapshot().At
 	c.observer.await(t, "several readings", func() bool { return d.Snapshot().At.Sub(seen) > time.Second })
 	if _, _, err := c.admin.Get(c.path("plan")); err != nil {
 		t.Errorf("the tree is restricted while a member has no user: %v", err)
 	}
 	e := c.joinAs(c.observer.hand("e", c.items), asUser)
-	b.stop()
+	f.stop()
 	c.awaitShares(map[string]int{"d": 2, "e": 2})
 	for _, p := range []string{c.path("plan"), c.path("strategy"), c.path("members"), c.path("leaving"), c.path(), c.root + "/format", c.root + "/env", c.root} {
 		c.observer.await(t, p+" is restricted", func() bool {

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/internal/testenv"
 )
 
 // deadLetters reads the tenant's dead-letter topic until it has n runs, and returns the
@@ -28,7 +30,12 @@ func (g *guest) deadLetters(n int) map[string]map[string]string {
 		}
 		return i >= 0
 	})
-	c, err := kgo.NewClient(kgo.SeedBrokers(g.stack.Kafka()), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	options := []kgo.Opt{kgo.SeedBrokers(g.stack.Kafka()), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())}
+	if secure := g.stack.SecureKafka(); secure != nil {
+		admin := scram.Auth{User: testenv.KafkaAdmin, Pass: testenv.KafkaPassword}
+		options = append(options, kgo.DialTLSConfig(secure.CA.Trust()), kgo.SASL(admin.AsSha512Mechanism()))
+	}
+	c, err := kgo.NewClient(options...)
 	if err != nil {
 		g.t.Fatal(err)
 	}
