@@ -1,14 +1,17 @@
 package client
 
 import (
+	"crypto/tls"
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/sasl"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -112,4 +115,25 @@ func TestKeysAreRotatedWithoutLosingARecord(t *testing.T) {
 func (b *bench) signed(p task.Publication, key *record.Key) kafka.Message {
 	b.svc.with(func() { b.svc.runs[p.RunID()] = newRefRun(p.Type, 5) })
 	return signedMessage(p, key)
+}
+
+func TestALoginThatSendsASecretNeedsTLS(t *testing.T) {
+	t.Parallel()
+	plain, err := KafkaLogin("PLAIN", "user", "hush")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, login := range []sasl.Mechanism{plain, KafkaTokenFile("/no/such/file")} {
+		_, err := New(Config{Token: "t", Kafka: KafkaConfig{SASL: login}})
+		if err == nil || !strings.Contains(err.Error(), "Kafka.SASL "+login.Name()+" sends a secret, and Kafka.TLS is not set") || strings.Contains(err.Error(), "hush") {
+			t.Errorf("%s without TLS: %v", login.Name(), err)
+		}
+	}
+	c, err := New(Config{Token: "t", Kafka: KafkaConfig{SASL: plain, TLS: &tls.Config{MinVersion: tls.VersionTLS12}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
 }
