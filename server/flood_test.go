@@ -227,7 +227,11 @@ func TestAnHTTPBodyThatDoesNotArriveEndsTheRequest(t *testing.T) {
 	b := setup(t, func(c *Config) { c.ReceiveTimeout = 200 * time.Millisecond })
 	body, end := io.Pipe()
 	defer end.Close()
+	began := time.Now()
 	a := b.do("acme-secret", must(http.NewRequest(http.MethodPost, "http://memory/v1/tasks", body))(t), nil)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the request ended after %v", took)
+	}
 	if a.http != http.StatusRequestTimeout || a.reason != "REQUEST_TOO_SLOW" {
 		t.Errorf("%d %s", a.http, a.body)
 	}
