@@ -19,8 +19,8 @@ const MirrorVariable = "PERCEPTOR_MAVEN_BASE_URL"
 // defaultMajor is the version that is downloaded for a new data directory.
 const defaultMajor = 18
 
+// downloads are the versions whose archives are pinned. Servers of other versions must be installed.
 var downloads = map[int]embeddedpostgres.PostgresVersion{
-	15: embeddedpostgres.V15,
 	16: embeddedpostgres.V16,
 	17: embeddedpostgres.V17,
 	18: embeddedpostgres.V18,
@@ -60,7 +60,7 @@ func downloadInto(ctx context.Context, root string, major int, progress func(wha
 	if progress != nil {
 		progress(fmt.Sprintf("downloading PostgreSQL %s to %s", version, home))
 	}
-	if err := fetch(version, root, home); err != nil {
+	if err := fetch(ctx, version, root, home); err != nil {
 		return Binaries{}, fmt.Errorf("%w, and the download failed: %w; install it, for example with: apt-get install postgresql", ErrNotFound, err)
 	}
 	return binariesIn(ctx, bin)
@@ -83,14 +83,17 @@ func downloadDir() (string, error) {
 	return dir, nil
 }
 
-// fetch downloads binaries and unpacks them into home. The library cannot only download. Therefore fetch
+// fetch downloads binaries and unpacks them into home. The library cannot only unpack. Therefore fetch
 // starts a server with it in a temporary directory and ignores the result, since root cannot start one.
-func fetch(version embeddedpostgres.PostgresVersion, root, home string) error {
+func fetch(ctx context.Context, version embeddedpostgres.PostgresVersion, root, home string) error {
 	dir, err := os.MkdirTemp(root, "fetch-")
 	if err != nil {
 		return fmt.Errorf("create temporary directory: %w", err)
 	}
 	defer os.RemoveAll(dir)
+	if err := fetchArchive(ctx, version, dir); err != nil {
+		return err
+	}
 	port, err := subprocess.FreePort()
 	if err != nil {
 		return err
@@ -99,9 +102,6 @@ func fetch(version embeddedpostgres.PostgresVersion, root, home string) error {
 	config := embeddedpostgres.DefaultConfig().
 		Version(version).Port(uint32(port)).Logger(io.Discard).StartTimeout(time.Minute).
 		CachePath(dir).BinariesPath(unpacked).RuntimePath(filepath.Join(dir, "run"))
-	if mirror := os.Getenv(MirrorVariable); mirror != "" {
-		config = config.BinaryRepositoryURL(mirror)
-	}
 	server := embeddedpostgres.NewDatabase(config)
 	startErr := server.Start()
 	if startErr == nil {

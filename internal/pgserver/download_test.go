@@ -22,7 +22,7 @@ import (
 //go:embed testdata/binaries.txz
 var binaries []byte
 
-// mirror serves binaries as a Maven repository does, with a digest, and counts the downloads.
+// mirror serves binaries as a Maven repository does, pins their digest, and counts the downloads.
 func mirror(t *testing.T, digest func([]byte) string) (address string, downloads *atomic.Int32) {
 	t.Helper()
 	var jar bytes.Buffer
@@ -37,10 +37,13 @@ func mirror(t *testing.T, digest func([]byte) string) (address string, downloads
 	if err := archive.Close(); err != nil {
 		t.Fatal(err)
 	}
+	before := pins
+	pins = map[string]string{"embedded-postgres-binaries-" + platform() + "-18.3.0": digest(jar.Bytes())}
+	t.Cleanup(func() { pins = before })
 	downloads = new(atomic.Int32)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, ".sha256") {
-			w.Write([]byte(digest(jar.Bytes()))) //nolint:errcheck // the client sees the failure
+			w.Write([]byte(sha(jar.Bytes()))) //nolint:errcheck // the client sees the failure
 			return
 		}
 		downloads.Add(1)
@@ -92,6 +95,16 @@ func TestDownloadWithAWrongDigestIsRefused(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(root, "postgres-18.3.0")); err == nil {
 		t.Error("the download with a wrong digest was kept")
+	}
+}
+
+func TestEveryVersionThatMayBeDownloadedIsPinned(t *testing.T) {
+	for _, version := range downloads {
+		for _, platform := range []string{"linux-amd64", "linux-arm64v8", "darwin-amd64", "darwin-arm64v8"} {
+			if name := "embedded-postgres-binaries-" + platform + "-" + string(version); len(pins[name]) != 64 {
+				t.Errorf("%s has no SHA-256 in archives.txt", name)
+			}
+		}
 	}
 }
 
