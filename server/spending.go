@@ -53,6 +53,28 @@ var spends = map[string]task.Quota{
 	perceptorv1.RunService_HandBackRuns_FullMethodName:            task.QuotaRuns,
 }
 
+// asksAll has the methods that ask all databases. They use that many units from the start, so
+// that few of them are in progress at once.
+var asksAll = map[string]bool{
+	perceptorv1.TaskService_CountTasks_FullMethodName:             true,
+	perceptorv1.DeadLetterService_ListDeadRuns_FullMethodName:     true,
+	perceptorv1.BulkService_GetBulkOperation_FullMethodName:       true,
+	perceptorv1.BulkService_ListBulkOperations_FullMethodName:     true,
+	perceptorv1.BulkService_CreateBulkOperation_FullMethodName:    true,
+	perceptorv1.BulkService_AbortBulkOperation_FullMethodName:     true,
+	perceptorv1.BulkService_PauseBulkOperation_FullMethodName:     true,
+	perceptorv1.BulkService_ResumeBulkOperation_FullMethodName:    true,
+	perceptorv1.AuditService_ListTenantAuditEvents_FullMethodName: true,
+}
+
+// prepaid returns the units that a call uses from the start.
+func (s *spending) prepaid(method string) int {
+	if s.units == nil || !asksAll[method] {
+		return 1
+	}
+	return int(min(task.Databases, s.quota.Burst(s.units.perSecond)))
+}
+
 // units returns how much of its rate a call uses by its answer. A call uses at least one unit,
 // and one for each database if it asks all of them.
 func units(reply any) int {
@@ -87,7 +109,8 @@ type spending struct {
 	quota task.Quota // 0: none but bytes
 	// units and bytes are the rates of quota and of bytes; nil: not limited.
 	units, bytes *quotaRate
-	received     int
+	// paid are the units used from the start, received the bytes of the request.
+	paid, received int
 }
 
 // begin counts a call of a tenant, or returns the error for the caller. The caller must call
@@ -106,7 +129,8 @@ func (q *quotas) begin(ctx context.Context, method string, who *Identity) (*spen
 		return nil, quotaError(task.QuotaCalls, t.Name, busyWait, fmt.Sprintf("at most %d calls can be in progress", limit))
 	}
 	s := &spending{use: u, quota: spends[method], units: q.rateOf(t, spends[method]), bytes: q.rateOf(t, task.QuotaBytes)}
-	err := q.rate(ctx, t, u, s.quota, 1)
+	s.paid = s.prepaid(method)
+	err := q.rate(ctx, t, u, s.quota, s.paid)
 	if err == nil {
 		err = q.rate(ctx, t, u, task.QuotaBytes, 1)
 	}
@@ -133,7 +157,7 @@ func (s *spending) end(reply any, err error) {
 	message, ok := reply.(proto.Message)
 	answered := ok && err == nil
 	if s.units != nil && answered {
-		s.use.stocks[s.quota].charge(*s.units, units(reply)-1)
+		s.use.stocks[s.quota].charge(*s.units, units(reply)-s.paid)
 	}
 	if s.bytes != nil {
 		n := s.received

@@ -98,7 +98,7 @@ func TestCallsBeyondAQuotaAreToldWhichAndOthersGoOn(t *testing.T) {
 		limit int64
 		call  func(ctx context.Context, conn *grpc.ClientConn) error
 	}{
-		{task.QuotaReads, 2*task.Databases + 3, func(ctx context.Context, conn *grpc.ClientConn) error {
+		{task.QuotaReads, 3*task.Databases + 3, func(ctx context.Context, conn *grpc.ClientConn) error {
 			_, err := perceptorv1.NewTaskServiceClient(conn).CountTasks(ctx, &perceptorv1.CountTasksRequest{})
 			return err
 		}},
