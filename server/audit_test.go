@@ -249,3 +249,11 @@ func TestABulkOperationNamesItsCreator(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 }
+
+func TestOfParamsAnEventOnlySaysThatTheyHaveChanged(t *testing.T) {
+	before, after := &perceptorv1.Task{Params: map[string]string{"card": "4111"}}, &perceptorv1.Task{Params: map[string]string{"card": "4222"}}
+	got := changesOf(&auditRule{}, before, after)
+	if want := []task.AuditChange{{Field: "params", After: "changed"}}; !slices.Equal(got, want) {
+		t.Errorf("got %+v", got)
+	}
+}
