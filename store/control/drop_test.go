@@ -13,7 +13,7 @@ func TestADroppedTenantIsGoneEverywhereAndItsNumberIsNotUsedAgain(t *testing.T) 
 	gone := tenant(t, s, "b")
 	_, secret := token(t, s, Token{Scopes: TenantScope, Tenant: "b"})
 	_, kept := token(t, s, Token{Scopes: TenantScope, Tenant: "a"})
-	const used = `INSERT INTO token_bucket VALUES (%[1]d, 1, 0); INSERT INTO cap_lease (tenant_id, kind, epoch, expires_at) VALUES (%[1]d, 'k', 1, 0); INSERT INTO cap_fence (tenant_id, kind, epoch, part) VALUES (%[1]d, 'k', 1, 0);
+	const used = `INSERT INTO token_bucket VALUES (%[1]d, 1, 0); INSERT INTO cap_lease (tenant_id, kind, epoch, expires_at) VALUES (%[1]d, 'k', 1, 0); INSERT INTO cap_fence (tenant_id, kind, epoch, part, cap) VALUES (%[1]d, 'k', 1, 0, 4);
 		INSERT INTO capped_run VALUES (%[1]d, 'k', 512, 1)`
 	for d := range task.Databases {
 		in(t, cluster, d, fmt.Sprintf(used, 1)+";"+fmt.Sprintf(used, gone.ID))
