@@ -131,7 +131,7 @@ func (c *capLoop) claimUnder(ctx context.Context, kind task.TenantKind, lease *t
 		room := lease.Room(limit, b.number)
 		r := capRequest{kind: kind, lease: lease.Epoch, rows: room}
 		if lease.Shared {
-			r.limit, r.part = lease.Open[b.number]+room, task.CapPart(limit, b.number)
+			r.limit, r.part = lease.Open[b.number]+room, lease.Parts[b.number]
 		}
 		claimed, open, ok := b.tryCapped(ctx, r)
 		if !ok {

@@ -12,13 +12,10 @@ package task
 //
 // A database may lend some of its part to another one, so that a kind whose tasks lie in one
 // database for a while gets more than that part when there is no lease. The lender stores
-// first that it has less. A lease that counts a borrower takes what it has borrowed, and
-// while it counts it gives the lender nothing: it may fail before it has counted the
-// borrower. (If the last lease has taken all parts back, nobody has lent, and it gives each
-// database its part at once.) It returns what is missing, and not in use by a borrower, after it has counted all databases. A database
-// borrows only what was lent after its own last count, or the lease would return it twice.
-// Under a lease, a database that has lent since it was counted claims no more than the rest of
-// its part.
+// first that it has less. A lease counts the parts as they are. A database borrows only what
+// was lent after its own last count, or the lease would count it nowhere. Under a lease, a
+// database that has lent since it was counted claims no more than the rest of its part. What
+// was lent goes back when the next lease that can count all databases takes all parts back.
 type CapLease struct {
 	// Epoch numbers the leases of a kind. It is 0 if another dispatcher has the lease.
 	Epoch int64
@@ -26,6 +23,8 @@ type CapLease struct {
 	Shared bool
 	// Open is the number of open runs in each database, or more.
 	Open [Databases]int
+	// Parts are the parts that the databases have, or had when they were counted.
+	Parts [Databases]int
 }
 
 // CapPart returns the part of a cap that database d may have.
@@ -41,42 +40,26 @@ func (l *CapLease) All() (n int) {
 
 // Room returns how many runs may be claimed in database d.
 func (l *CapLease) Room(limit, d int) int {
-	if !l.Shared {
-		return max(limit-l.All(), 0)
+	taken := 0
+	for i, open := range l.Open {
+		taken += max(open, l.Parts[i])
 	}
-	return max(limit-l.taken(limit), 0) + max(CapPart(limit, d)-l.Open[d], 0)
-}
-
-// taken returns how much of the cap open runs and parts take.
-func (l *CapLease) taken(limit int) (n int) {
-	for d, open := range l.Open {
-		n += max(open, CapPart(limit, d))
-	}
-	return n
-}
-
-// Return returns which of the missing parts the databases get back. A part that a borrower
-// still uses is not returned.
-func (l *CapLease) Return(limit int, missing [Databases]int) (parts [Databases]int) {
-	reserved := 0
-	for d, open := range l.Open {
-		reserved += max(open, CapPart(limit, d)-missing[d])
-	}
-	for d, open := range l.Open {
-		more := max(open, CapPart(limit, d)) - max(open, CapPart(limit, d)-missing[d])
-		if missing[d] > 0 && reserved+more <= limit {
-			parts[d] = missing[d]
-			reserved += more
-		}
-	}
-	return parts
+	return max(limit-taken, 0) + max(l.Parts[d]-l.Open[d], 0)
 }
 
 // Share reports whether each database can have its part after this lease. starved is set if
 // the lease has found too little room. Parts that were taken back are returned when half of
 // the cap is free.
 func (l *CapLease) Share(limit int, starved bool) bool {
-	if l.taken(limit) > limit || starved {
+	taken := 0
+	for d, open := range l.Open {
+		part := CapPart(limit, d)
+		taken += max(open, part)
+		if l.Shared && l.Parts[d] != part {
+			return false // lent, or of another cap
+		}
+	}
+	if taken > limit || starved {
 		return false
 	}
 	return l.Shared || l.All() <= limit/2

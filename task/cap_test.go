@@ -44,6 +44,9 @@ func TestACapIsKeptByLeasesAndByDatabasesAlone(t *testing.T) {
 	for seed := range uint64(2000) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		m := &capModel{limit: 1 + rng.IntN(60), shared: rng.IntN(2) == 0, calm: 1 + rng.IntN(20)}
+		for d := range m.taken {
+			m.taken[d] = m.shared
+		}
 		for range 30 {
 			m.lease(rng)
 			if n, parts := m.reserved(); n > m.limit || parts > m.limit*3/4 {
@@ -71,6 +74,11 @@ func TestACapIsReachedInOneDatabaseWithinTwoLeases(t *testing.T) {
 		m := &capModel{limit: limit, shared: true}
 		for range 2 {
 			l := &CapLease{Shared: m.shared, Open: m.open}
+			for d := range l.Parts {
+				if l.Shared {
+					l.Parts[d] = CapPart(limit, d)
+				}
+			}
 			room := l.Room(limit, 3)
 			l.Open[3] += m.claim(l, 3, room)
 			m.shared = l.Share(limit, true)
@@ -134,29 +142,20 @@ func (m *capModel) lease(rng *rand.Rand) {
 	l := &CapLease{Shared: m.shared}
 	m.shared = false // until this lease has ended
 	m.epoch++
-	var missing [Databases]int
 	for _, d := range rng.Perm(Databases) {
 		m.alone(rng)
 		if rng.IntN(100) == 0 {
 			m.shared = l.Shared
 			return // a database does not answer
 		}
-		want := 0
-		if l.Shared {
-			want = CapPart(m.limit, d)
+		switch {
+		case !l.Shared:
+			m.parts[d] = 0
+		case m.taken[d]:
+			m.parts[d] = CapPart(m.limit, d)
 		}
-		if !m.taken[d] || m.epochs[d] != m.epoch-1 {
-			want = min(m.parts[d], want)
-		}
-		m.parts[d], m.epochs[d], m.taken[d] = want, m.epoch, !l.Shared
-		missing[d] = CapPart(m.limit, d) - m.parts[d]
-		l.Open[d] = m.open[d]
-	}
-	if l.Shared {
-		for d, n := range l.Return(m.limit, missing) {
-			m.alone(rng)
-			m.parts[d] += n
-		}
+		m.epochs[d], m.taken[d] = m.epoch, !l.Shared
+		l.Open[d], l.Parts[d] = m.open[d], m.parts[d]
 	}
 	starved := false
 	for range 5 {
@@ -178,7 +177,7 @@ func (m *capModel) lease(rng *rand.Rand) {
 // claim claims n runs in a database, or none if others have claimed there since the count.
 func (m *capModel) claim(l *CapLease, d, n int) int {
 	limit := l.Open[d] + l.Room(m.limit, d)
-	if m.parts[d] < CapPart(m.limit, d) {
+	if m.parts[d] < l.Parts[d] {
 		limit = min(limit, m.parts[d]) // it has lent since the count
 	}
 	if l.Shared && m.open[d]+n > limit {

@@ -44,38 +44,20 @@ func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind, limit i
 	if err != nil {
 		return task.CapLease{}, fmt.Errorf("acquire the cap lease of a kind: %w", err)
 	}
-	var missing [task.Databases]int // of the parts
 	err = s.db.Each(ctx, func(ctx context.Context, d int) (err error) {
 		ctx, cancel := s.db.UntilStalled(ctx, d)
 		defer cancel()
-		var want *int // nil takes the part back
-		part, whole := 0, task.CapPart(limit, d)
+		var part *int // nil takes the part back
 		if lease.Shared {
-			want = &whole
+			whole := task.CapPart(limit, d)
+			part = &whole
 		}
 		lease.Open[d], err = s.countCapped(ctx, d, of, func(tx pgx.Tx) error {
-			return sql.CapFence.QueryRow(ctx, tx, of.Tenant, of.Kind, lease.Epoch, want, limit).Scan(&part)
+			return sql.CapFence.QueryRow(ctx, tx, of.Tenant, of.Kind, lease.Epoch, part, limit).Scan(&lease.Parts[d])
 		})
-		missing[d] = whole - part
 		return err
 	})
-	if err == nil && lease.Shared {
-		err = s.returnParts(ctx, of, lease.Epoch, lease.Return(limit, missing))
-	}
 	return lease, err
-}
-
-// returnParts raises the parts of the databases, after a lease has counted all.
-func (s *Store) returnParts(ctx context.Context, of task.TenantKind, epoch int64, parts [task.Databases]int) error {
-	return s.db.Each(ctx, func(ctx context.Context, d int) error {
-		if parts[d] == 0 {
-			return nil
-		}
-		ctx, cancel := s.db.UntilStalled(ctx, d)
-		defer cancel()
-		_, err := sql.CapRaise.Exec(ctx, s.db.Pool(d), of.Tenant, of.Kind, parts[d], epoch)
-		return err
-	})
 }
 
 // LendCapPart moves half of what database from has left of its part of a cap to database to,
@@ -103,7 +85,7 @@ func (s *Store) LendCapPart(ctx context.Context, of task.TenantKind, from, to in
 	}
 	done, err := sql.CapBorrow.Exec(ctx, s.db.Pool(to), of.Tenant, of.Kind, n, epoch)
 	if err == nil && done.RowsAffected() == 0 {
-		_, err = sql.CapRaise.Exec(ctx, s.db.Pool(from), of.Tenant, of.Kind, n, epoch)
+		_, err = sql.CapUnlend.Exec(ctx, s.db.Pool(from), of.Tenant, of.Kind, n, epoch)
 		n = 0
 	}
 	return n, err

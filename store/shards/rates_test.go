@@ -501,14 +501,15 @@ func TestADatabaseLendsHalfOfItsFreePartOfACap(t *testing.T) {
 	for range 20 {
 		b.add(b.spec(task.OneShot))
 	}
-	lease := func() {
+	lease := func(wantShare bool) {
 		t.Helper()
 		l, err := b.AcquireCapLease(t.Context(), kind, limit)
+		share := l.Share(limit, false)
 		if err == nil {
-			err = b.ReleaseCapLease(t.Context(), kind, l.Epoch, true)
+			err = b.ReleaseCapLease(t.Context(), kind, l.Epoch, share)
 		}
-		if err != nil {
-			t.Fatal(err)
+		if err != nil || share != wantShare {
+			t.Fatalf("share %v, %v; want %v", share, err, wantShare)
 		}
 	}
 	other, own := (b.d+1)%task.Databases, task.CapPart(limit, b.d)
@@ -527,8 +528,8 @@ func TestADatabaseLendsHalfOfItsFreePartOfACap(t *testing.T) {
 		}
 	}
 	lend(other, b.d, 0) // nobody has a part yet
-	lease()
-	lease()
+	lease(true)
+	lease(true)
 	half := (task.CapPart(limit, other) + 1) / 2
 	lend(other, b.d, half)
 	if part(b.d) != own+half || part(other) != task.CapPart(limit, other)-half {
@@ -544,7 +545,12 @@ func TestADatabaseLendsHalfOfItsFreePartOfACap(t *testing.T) {
 	if n, _, err := b.CapPart(t.Context(), b.d, kind, limit/2); n != task.CapPart(limit/2, b.d) || err != nil {
 		t.Errorf("part of a cap that was halved: %d, %v; want %d without what was borrowed", n, err, task.CapPart(limit/2, b.d))
 	}
-	lease()
+	lease(false) // counts the parts as they are
+	if part(b.d) != own+half {
+		t.Errorf("part after a lease: %d, want still %d", part(b.d), own+half)
+	}
+	lease(true) // takes all back
+	lease(true)
 	if part(b.d) != own || part(other) != task.CapPart(limit, other) {
 		t.Errorf("parts after a lease: %d and %d, want all returned", part(b.d), part(other))
 	}

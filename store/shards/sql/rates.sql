@@ -79,17 +79,16 @@ UPDATE cap_lease SET expires_at = 0, shared_epoch = CASE WHEN @shared THEN epoch
 -- name: CapFence(tenant int4, kind text, epoch int8, part int4, cap int4)
 -- Waits for claims under older leases, and makes later claims under them fail. Returns no
 -- row if this lease or a newer one is recorded already. @part is NULL to take the part
--- back. Else the part becomes @part, or stays less if databases may have lent since the last
--- lease: that is, unless it has taken all parts back. See [task.CapLease].
+-- back. Else a database whose part was taken back gets it, and the others keep what they have.
 INSERT INTO cap_fence AS c (tenant_id, kind, epoch, part, cap) VALUES (@tenant, @kind, @epoch, @part, @cap)
-    ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = excluded.epoch, cap = excluded.cap, part = CASE
-      WHEN @part IS NULL OR c.part IS NULL AND c.epoch = @epoch - 1 THEN @part
-      ELSE least(coalesce(c.part, 0), @part) END
+    ON CONFLICT (tenant_id, kind) DO UPDATE SET epoch = excluded.epoch,
+      part = CASE WHEN excluded.part IS NULL THEN NULL ELSE coalesce(c.part, excluded.part) END,
+      cap = CASE WHEN excluded.part IS NULL OR c.part IS NULL THEN excluded.cap ELSE c.cap END
  WHERE c.epoch < excluded.epoch
 RETURNING coalesce(part, 0);
 
--- name: CapRaise(tenant int4, kind text, n int4, epoch int8)
--- Raises the part of this database, unless a newer lease has fenced it off.
+-- name: CapUnlend(tenant int4, kind text, n int4, epoch int8)
+-- Returns what was not borrowed, unless a newer lease has counted this database.
 UPDATE cap_fence SET part = part + @n WHERE tenant_id = @tenant AND kind = @kind AND epoch = @epoch;
 
 -- name: CapLend(tenant int4, kind text, n int4)
@@ -97,7 +96,7 @@ UPDATE cap_fence SET part = part - @n WHERE tenant_id = @tenant AND kind = @kind
 
 -- name: CapBorrow(tenant int4, kind text, n int4, epoch int8)
 -- Raises the part by what another database has lent at @epoch, unless a newer lease has
--- fenced this database off. That lease may count the lender after it has lent.
+-- counted this database. That lease may count the lender after it has lent.
 UPDATE cap_fence SET part = part + @n WHERE tenant_id = @tenant AND kind = @kind AND epoch <= @epoch AND part IS NOT NULL;
 
 -- fragment: capped_open

@@ -179,7 +179,7 @@ var (
 	CapBegin     = set.Get("CapBegin")
 	CapEnd       = set.Get("CapEnd")
 	CapFence     = set.Get("CapFence")
-	CapRaise     = set.Get("CapRaise")
+	CapUnlend    = set.Get("CapUnlend")
 	CapLend      = set.Get("CapLend")
 	CapBorrow    = set.Get("CapBorrow")
 	CapForget    = set.Get("CapForget")
