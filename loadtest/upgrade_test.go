@@ -27,7 +27,7 @@ import (
 // baseCommit is the release before this tree: a commit whose programs tolerate one version
 // of difference. After a release it becomes the commit of that release. Until the first
 // release, migrations may be changed in place; then it becomes a commit that has the change.
-const baseCommit = "40886034276824625cdcb64ebd917c73856eb515"
+const baseCommit = "0874e6a3ec016279e6317aac7d423ef847bcb2f0"
 
 // TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract exchanges every process of the base by
 // its synthetic successor, back, and forth again, one after the other, while tasks fire.
