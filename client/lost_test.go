@@ -50,6 +50,7 @@ func TestFinishedRunsThatArePublishedAgainAreNotHandled(t *testing.T) {
 	pubs := manyRuns(6, "count")
 	b.publish(pubs...)
 	b.svc.await(t, "the results", func() bool { return b.svc.codes["report ACCEPTED"] == len(pubs) })
+	b.awaitCommitted() // the listener has read the answers
 	for i := range pubs {
 		pubs[i].ClaimedAt = 0
 		if pubs[i].Type == task.OneShot {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,7 @@ type fakeBucket struct {
 	mu     sync.Mutex
 	free   float64
 	at     time.Time
-	takes  int
+	takes  atomic.Int64
 	err    error
 	silent bool // it answers only when the caller gives up
 }
@@ -25,7 +26,7 @@ func (f *fakeBucket) take(perSecond int64) func(context.Context, int) (task.Toke
 	return func(ctx context.Context, want int) (task.Tokens, error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.takes++
+		f.takes.Add(1)
 		if f.silent {
 			<-ctx.Done()
 			return task.Tokens{}, ctx.Err()
@@ -70,8 +71,8 @@ func TestStocksOfTwoProcessesKeepOneRate(t *testing.T) {
 		if sum := units[0] + units[1]; sum < 10_500 || sum > 11_100 {
 			t.Errorf("%v units were admitted in 10 s, want 10,000 and the burst of 1,000", units)
 		}
-		if most := 2 * 10 * 20; bucket.takes > most+20 {
-			t.Errorf("%d takes, want at most %d", bucket.takes, most)
+		if most := 2 * 10 * 20; bucket.takes.Load() > int64(most+20) {
+			t.Errorf("%d takes, want at most %d", bucket.takes.Load(), most)
 		}
 	})
 }
@@ -85,8 +86,8 @@ func TestABucketThatDoesNotAnswerLeavesTheRateDividedByTheProcesses(t *testing.T
 				if units := admitted(t, &s, r, 1, 10*time.Second); units < 2600 || units > 2800 {
 					t.Errorf("%d units were admitted in 10 s, want 250 per second and as many at once", units)
 				}
-				if bucket.takes > 12 {
-					t.Errorf("%d takes of a bucket that does not answer, want one a second", bucket.takes)
+				if bucket.takes.Load() > 12 {
+					t.Errorf("%d takes of a bucket that does not answer, want one a second", bucket.takes.Load())
 				}
 				if _, ok, _ := s.admit(t.Context(), r, 1000); ok {
 					t.Error("a large call was admitted although the share is used up")

@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -111,7 +112,7 @@ func sleeper(t *testing.T) *program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &program{name: "sleeper", path: path, args: []string{"600"}, logPath: filepath.Join(t.TempDir(), "log")}
+	return &program{name: "sleeper", asks: http.DefaultClient, path: path, args: []string{"600"}, logPath: filepath.Join(t.TempDir(), "log")}
 }
 
 func TestAProgramThatIsNeverReadyIsAnErrorWithItsLastWords(t *testing.T) {
