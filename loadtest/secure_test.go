@@ -244,22 +244,23 @@ func (l *closedLinks) configuration(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
 		args       []string
+		postgres   string
 	}{
-		{"half a pair", "taskd.tls.key_file: is missing: taskd.tls.cert_file is given", []string{"--taskd.tls.cert-file=" + good.CertFile}},
-		{"another key", "taskd.tls.cert_file: tls: private key does not match", pair(testenv.Certificate{CertFile: good.CertFile, KeyFile: expired.KeyFile})},
-		{"expired", "taskd.tls.cert_file: " + expired.CertFile + ": the certificate has expired", pair(expired)},
-		{"another CA", "certificate signed by unknown authority", []string{"--start-timeout=500ms", "--postgres.servers=" + another}},
-		{"clear text", `taskd.grpc_addr: "0.0.0.0:0" is not on loopback, and the link has no TLS`, []string{"--taskd.grpc-addr=0.0.0.0:0"}},
-		{"unverified", "sslmode is below verify-full", []string{"--postgres.servers=postgres://u:hush@db.invalid/x?sslmode=require"}},
+		{"half a pair", "taskd.tls.key_file: is missing: taskd.tls.cert_file is given", []string{"--taskd.tls.cert-file=" + good.CertFile}, l.s.Postgres()},
+		{"another key", "taskd.tls.cert_file: tls: private key does not match", pair(testenv.Certificate{CertFile: good.CertFile, KeyFile: expired.KeyFile}), l.s.Postgres()},
+		{"expired", "taskd.tls.cert_file: " + expired.CertFile + ": the certificate has expired", pair(expired), l.s.Postgres()},
+		{"another CA", "certificate signed by unknown authority", []string{"--start-timeout=500ms"}, another},
+		{"clear text", `taskd.grpc_addr: "0.0.0.0:0" is not on loopback, and the link has no TLS`, []string{"--taskd.grpc-addr=0.0.0.0:0"}, l.s.Postgres()},
+		{"unverified", "sslmode is below verify-full", nil, "postgres://u:hush@db.invalid/x?sslmode=require"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), badInputWait)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, filepath.Join(taskd.Folder(), "taskd"), append([]string{
-				"--postgres.servers=" + l.s.Postgres(), "--kafka.brokers=127.0.0.1:1",
+				"--kafka.brokers=127.0.0.1:1",
 				"--taskd.grpc-addr=127.0.0.1:0", "--taskd.http-addr=", "--taskd.ops-addr=", "--log.level=error",
 			}, c.args...)...)
-			cmd.Env = []string{"HOME=" + os.Getenv("HOME")}
+			cmd.Env = []string{"HOME=" + os.Getenv("HOME"), "PERCEPTOR_POSTGRES_SERVERS=" + c.postgres}
 			var said bytes.Buffer
 			cmd.Stderr = &said
 			var exit *exec.ExitError

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -362,6 +363,37 @@ func TestSettingsOfOneTenantChangeABoundedNumberOfTimes(t *testing.T) {
 	if a.reason == "TOO_MANY_CHANGES" {
 		t.Error("another tenant is refused, too")
 	}
+	a = b.overGRPC("admin-secret", perceptorv1.AdminService_PauseTenant_FullMethodName, &perceptorv1.PauseTenantRequest{Name: "acme"}, &perceptorv1.Tenant{})
+	if a.reason == "TOO_MANY_CHANGES" {
+		t.Error("the operator is refused, too")
+	}
+}
+
+func TestConnectionsOfOneTenantThatSendNothingLeaveTheIntakeToOthers(t *testing.T) {
+	t.Parallel()
+	const largest = 1 << 20
+	i := newIntake(time.Minute, largest)
+	port := func(n int) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(n)) }
+	ctx, cancel := context.WithCancel(t.Context())
+	var flood sync.WaitGroup
+	for n := range 2 * intakeRequests {
+		flood.Go(func() {
+			if c, err := i.charge(ctx, 1, port(1000+n), largest); err == nil {
+				<-ctx.Done()
+				c.shrink(0)
+			}
+		})
+	}
+	defer flood.Wait()
+	defer cancel()
+	time.Sleep(100 * time.Millisecond) // all of them have a share or wait
+	soon, end := context.WithTimeout(ctx, 5*time.Second)
+	defer end()
+	c, err := i.charge(soon, 2, port(1), largest)
+	if err != nil {
+		t.Fatalf("another tenant during the flood: %v", err)
+	}
+	c.shrink(0)
 }
 
 func TestReportsAboutUnknownRunsAreBoundedByTenant(t *testing.T) {

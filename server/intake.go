@@ -92,11 +92,13 @@ type charge struct {
 func (i *intake) charge(ctx context.Context, tenant int32, conn netip.AddrPort, n int64) (*charge, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, i.within, errTenantBusy)
 	defer cancel()
-	if err := i.conns.Wait(ctx, conn, n); err != nil {
+	// The tenant first: what waits for its tenant's share must not hold what the connections
+	// of other tenants need.
+	if err := i.tenants.Wait(ctx, tenant, n); err != nil {
 		return nil, err
 	}
-	if err := i.tenants.Wait(ctx, tenant, n); err != nil {
-		i.conns.Give(conn, n)
+	if err := i.conns.Wait(ctx, conn, n); err != nil {
+		i.tenants.Give(tenant, n)
 		return nil, err
 	}
 	return &charge{i, tenant, conn, n}, nil

@@ -100,28 +100,32 @@ const (
 	// second: each change makes claims of all tenants wait.
 	settingRate  = 1
 	settingBurst = 20
-	// settingsAtOnce is the most changes of settings at once, of all tenants.
+	// settingsAtOnce is the most changes of settings at once, by all tenants, and by all operators.
 	settingsAtOnce = 2
 )
 
-// settings admits changes of tenants' settings.
+// settings admits changes of tenants' settings. Operators' changes are not held up by those
+// that tenants make themselves.
 type settings struct {
-	throttle *throttle[string]
-	places   chan struct{}
+	throttle         *throttle[string]
+	tenants, operate chan struct{}
 }
 
 func newSettings() *settings {
-	return &settings{newThrottle[string](settingRate, settingBurst), make(chan struct{}, settingsAtOnce)}
+	return &settings{newThrottle[string](settingRate, settingBurst), make(chan struct{}, settingsAtOnce), make(chan struct{}, settingsAtOnce)}
 }
 
 // change calls f, which changes settings of a tenant.
 func (s *settings) change(ctx context.Context, tenant string, f func() (Tenant, error)) (Tenant, error) {
-	if wait, ok := s.throttle.allow(tenant); !ok {
+	places := s.tenants
+	if tenantOf(ctx).ID == 0 {
+		places = s.operate
+	} else if wait, ok := s.throttle.allow(tenant); !ok {
 		return Tenant{}, later(task.ReasonTooManyChanges, "settings of the tenant change too often", wait)
 	}
 	select {
-	case s.places <- struct{}{}:
-		defer func() { <-s.places }()
+	case places <- struct{}{}:
+		defer func() { <-places }()
 		return f()
 	case <-ctx.Done():
 		return Tenant{}, ctx.Err()

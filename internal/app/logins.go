@@ -113,6 +113,9 @@ func (l *logins) Authenticate(ctx context.Context, secret string) (server.Identi
 		return server.Identity{}, err
 	}
 	b := binding{tenant: c.Text(l.claims.TenantClaim)}
+	if b.tenant == "" && c.Has(l.claims.TenantClaim) {
+		return server.Identity{}, control.NoTenant.Err() // not a caller without a tenant
+	}
 	for _, word := range c.Words(l.claims.ScopesClaim) {
 		if name, ours := strings.CutPrefix(word, l.claims.ScopePrefix); ours {
 			scope, _ := server.ParseScope(name)

@@ -253,6 +253,7 @@ func TestAJSONWebTokenStandsForItsTenantAndItsScopes(t *testing.T) {
 		{"no scope of ours", with(map[string]any{"scope": "read"}), codes.PermissionDenied, ""},
 		{"an installation's scope with a tenant", with(map[string]any{"scope": "perceptor:admin"}), codes.PermissionDenied, ""},
 		{"an unknown tenant", with(map[string]any{"tenant": "nobody"}), codes.Unauthenticated, "no_tenant"},
+		{"a list of tenants", with(map[string]any{"tenant": []string{"acme"}, "scope": "perceptor:admin_read"}), codes.Unauthenticated, "no_tenant"},
 		{"a tenant that is no name", with(map[string]any{"tenant": "a\x00b"}), codes.Unauthenticated, "no_tenant"},
 		{"no tenant", with(map[string]any{"tenant": nil}), codes.Unauthenticated, "no_tenant"},
 		{"expired", with(map[string]any{"exp": at(-time.Minute)}), codes.Unauthenticated, "expired"},

@@ -111,6 +111,9 @@ func (c *Claims) Text(name string) string {
 	return text
 }
 
+// Has reports whether the token has a claim with a name, of whatever type.
+func (c *Claims) Has(name string) bool { return c.all[name] != nil }
+
 // Words returns the words of a claim: those of a text, separated by spaces as in the claim
 // "scope" of OAuth 2.0, or the texts of a list.
 func (c *Claims) Words(name string) []string {

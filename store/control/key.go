@@ -45,8 +45,8 @@ func newKey(id int32) Key {
 // Ended reports whether the key is invalid at an instant.
 func (k *Key) Ended(now task.Instant) bool { return k.End != 0 && k.End <= now }
 
-// RotateKey gives a tenant a new key and returns the tenant. Keys that have no end yet end
-// after overlap. The new key starts [KeyLead] from now, or after half of the overlap if that is
+// RotateKey gives a tenant a new key and returns the tenant. Its other keys end after overlap,
+// or before. The new key starts [KeyLead] from now, or after half of the overlap if that is
 // sooner. Errors: [task.NotFound]; [task.FailedPrecondition] while [MaxKeys] are valid; those of
 // the provisioner; [task.Unavailable] as for [Store.CreateTenant].
 func (s *Store) RotateKey(ctx context.Context, name string, overlap time.Duration) (Tenant, error) {
@@ -66,14 +66,18 @@ func (s *Store) RotateKey(ctx context.Context, name string, overlap time.Duratio
 		if added.ID != nextKey(keys) {
 			return nil, away(nil, "another call has changed the keys of the tenant")
 		}
-		if len(keys) >= MaxKeys {
-			return nil, task.Errorf(task.ReasonTooManyKeys, "the tenant has %d keys; the next can be made when one has ended", len(keys))
-		}
 		added.Start = now.Add(min(KeyLead, overlap/2))
+		end, valid := max(1, now.Add(overlap)), 0
 		for i := range keys {
-			if keys[i].End == 0 {
-				keys[i].End = max(1, now.Add(overlap))
+			if keys[i].End == 0 || end < keys[i].End {
+				keys[i].End = end
 			}
+			if !keys[i].Ended(now) {
+				valid++
+			}
+		}
+		if valid >= MaxKeys {
+			return nil, task.Errorf(task.ReasonTooManyKeys, "the tenant has %d keys; the next can be made when one has ended", valid)
 		}
 		return append(keys, added), nil
 	})

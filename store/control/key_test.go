@@ -130,9 +130,9 @@ func TestARotatedKeyOverlapsAndIsRemovedWhenItHasEnded(t *testing.T) {
 	if err := s.dropEndedKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.want(t, "1 acme 1", "1 acme 3")
-	if n := count(t, cluster, "tenant WHERE jsonb_array_length(keys) = 2"); n != everywhere(1) {
-		t.Errorf("databases with the two keys that are valid: %v", n)
+	p.want(t, "1 acme 3")
+	if n := count(t, cluster, "tenant WHERE jsonb_array_length(keys) = 1"); n != everywhere(1) {
+		t.Errorf("databases with the only key that is valid: %v; a rotation without overlap ends all others", n)
 	}
 }
 
@@ -147,6 +147,9 @@ func TestTheKeysOfATenantAreBounded(t *testing.T) {
 	}
 	_, err := s.RotateKey(t.Context(), "acme", time.Hour)
 	wantCode(t, err, task.FailedPrecondition)
+	if _, err = s.RotateKey(t.Context(), "acme", 0); err != nil {
+		t.Errorf("%v; a rotation without overlap leaves one key, and is always possible", err)
+	}
 	_, err = s.RotateKey(t.Context(), "nobody", time.Hour)
 	wantCode(t, err, task.NotFound)
 }

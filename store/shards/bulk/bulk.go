@@ -73,11 +73,18 @@ type Operations struct {
 	counters *counters.Counters
 	dead     *dead.Letters
 	cfg      Config
+	// homes has a place for each database, for the one step that keeps a connection to it
+	// while it uses others: see replayAlone.
+	homes [task.Databases]chan struct{}
 }
 
 // New returns the bulk operations of db. They change tasks through machines.
 func New(db *kernel.Databases, machines *transition.Machines, c *counters.Counters, d *dead.Letters, cfg Config) *Operations {
-	return &Operations{db: db, machines: machines, counters: c, dead: d, cfg: cfg}
+	o := &Operations{db: db, machines: machines, counters: c, dead: d, cfg: cfg}
+	for i := range o.homes {
+		o.homes[i] = make(chan struct{}, 1)
+	}
+	return o
 }
 
 // Row is a row of bulk_operation.

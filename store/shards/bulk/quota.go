@@ -83,12 +83,22 @@ func (b *bulkStep) rates(ctx context.Context) (r task.Rates, err error) {
 }
 
 // replayAlone excludes other steps that replay dead runs of the tenant, until unlock is called.
+// It keeps a connection to the tenant's home database meanwhile. Only one step of this process
+// may do that, or several could wait for a further connection with all of them in their hands.
 func (b *bulkStep) replayAlone(ctx context.Context) (unlock func(), err error) {
-	tx, err := b.s.db.Pool(kernel.Home(b.row.Tenant)).Begin(ctx)
+	home := kernel.Home(b.row.Tenant)
+	select {
+	case b.s.homes[home] <- struct{}{}:
+	default:
+		return nil, errBusy
+	}
+	tx, err := b.s.db.Pool(home).Begin(ctx)
 	if err != nil {
+		<-b.s.homes[home]
 		return nil, err
 	}
 	unlock = func() {
+		defer func() { <-b.s.homes[home] }()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bulkNote)
 		defer cancel()
 		_ = tx.Rollback(ctx) // it has written nothing; the server ends the session if this fails
