@@ -79,14 +79,19 @@ func (c serviceClock) later(wall time.Time, passed time.Duration) time.Time {
 	return byWall
 }
 
-// setClock reads the service's clock from an answer to a question sent at asked.
+// setClock reads the service's clock from an answer to a question sent at asked. An answer
+// that took long says too little about the clock, if there was another one before.
 func (g *engine) setClock(now *timestamppb.Timestamp, asked time.Time) {
 	if now == nil {
 		return
 	}
-	shown, read := now.AsTime(), asked.Add(time.Since(asked)/2)
+	took := time.Since(asked)
+	shown, read := now.AsTime(), asked.Add(took/2)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if took > lateAfter/2 && !g.service.read.IsZero() {
+		return
+	}
 	g.service = serviceClock{shown: shown, read: read, ahead: shown.Sub(read.Round(0))}
 }
 

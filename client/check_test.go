@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
@@ -100,5 +102,20 @@ func TestOnlyLateRunsAreCheckedUnlessAskedFor(t *testing.T) {
 				t.Errorf("%d runs were checked, want %d", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestAnAnswerThatTookLongDoesNotReplaceABetterReadingOfTheClock(t *testing.T) {
+	var g engine
+	now := time.Now()
+	late := now.Add(-2 * lateAfter)
+	g.setClock(timestamppb.New(now.Add(-time.Hour)), late)
+	if g.service.read.IsZero() {
+		t.Fatal("the first answer is not used")
+	}
+	g.setClock(timestamppb.New(now.Add(time.Minute)), now)
+	g.setClock(timestamppb.New(late.Add(time.Minute)), late)
+	if off := g.service.ahead - time.Minute; off.Abs() > lateAfter/4 {
+		t.Errorf("the service is %v ahead, want a minute", g.service.ahead)
 	}
 }
