@@ -3,7 +3,7 @@ package task
 // A CapLease is the right to claim runs of a kind with a concurrency cap.
 //
 // Parts of a cap. So that a database that does not answer does not stop the kind in all
-// others, most of the cap is divided among the databases, and each may use its part without
+// others, half of the cap is divided among the databases, and each may use its part without
 // a lease (the demarcation protocol, Barbará & Garcia-Molina 1992, with fixed limits). The
 // sum over all databases of the open runs, or of the part if that is more, never exceeds the
 // cap. A lease uses what is left of the cap, in any database. If that is not enough, the next
@@ -28,7 +28,7 @@ type CapLease struct {
 }
 
 // CapPart returns the part of a cap that database d may have.
-func CapPart(limit, d int) int { return (limit*3/4 + d) / Databases }
+func CapPart(limit, d int) int { return (limit/2 + d) / Databases }
 
 // All returns the number of open runs in all databases.
 func (l *CapLease) All() (n int) {

@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-func TestThePartsOfACapAreThreeQuartersOfIt(t *testing.T) {
+func TestThePartsOfACapAreHalfOfIt(t *testing.T) {
 	for limit := range 1000 {
 		sum := 0
 		for d := range Databases {
 			sum += CapPart(limit, d)
 		}
-		if sum != limit*3/4 {
-			t.Fatalf("the parts of %d are %d together, want %d", limit, sum, limit*3/4)
+		if sum != limit/2 {
+			t.Fatalf("the parts of %d are %d together, want %d", limit, sum, limit/2)
 		}
 	}
 }
@@ -49,7 +49,7 @@ func TestACapIsKeptByLeasesAndByDatabasesAlone(t *testing.T) {
 		}
 		for range 30 {
 			m.lease(rng)
-			if n, parts := m.reserved(); n > m.limit || parts > m.limit*3/4 {
+			if n, parts := m.reserved(); n > m.limit || parts > m.limit/2 {
 				t.Fatalf("seed %d: open runs and parts are %d, parts alone %d, the cap is %d", seed, n, parts, m.limit)
 			}
 			for d := range m.open {

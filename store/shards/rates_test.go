@@ -484,7 +484,7 @@ func TestADatabaseUsesItsPartOfACapWithoutALease(t *testing.T) {
 		t.Errorf("%d runs were claimed beyond the part", n)
 	}
 	wantPart(part, part)
-	if l := lease(false); l.All() != part || l.Room(limit, b.d) != limit-limit*3/4 {
+	if l := lease(false); l.All() != part || l.Room(limit, b.d) != limit-limit/2 {
 		t.Errorf("lease %+v: room %d, want what no part has", l, l.Room(limit, b.d))
 	}
 	if l := lease(false); l.Shared || l.Room(limit, b.d) != limit-part {
