@@ -91,7 +91,7 @@ func New(c Config) *Recorder {
 	if c.Dropped == nil {
 		c.Dropped = none
 	}
-	r := &Recorder{limit: newLimit(float64(c.Rate)), recorded: c.Recorded, dropped: c.Dropped}
+	r := &Recorder{limit: newLimit(c.Rate), recorded: c.Recorded, dropped: c.Dropped}
 	for _, s := range c.Sinks {
 		r.queues = append(r.queues, newQueue(s, c.Log, c.Recorded))
 	}

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -13,21 +15,16 @@ const maxBuckets = 10_000
 
 // limit is a token bucket for each tenant, and for the operators' events about it.
 type limit struct {
-	rate float64 // events per second
+	perSecond int
 
 	mu      sync.Mutex
-	buckets map[bucketKey]*bucket
+	buckets map[bucketKey]*rate.Limiter
 	drops   map[bucketKey]drop
 }
 
 type bucketKey struct {
 	tenant   int32
 	operator bool
-}
-
-type bucket struct {
-	tokens float64
-	at     time.Time
 }
 
 // drop is a number of events that were not recorded.
@@ -38,8 +35,8 @@ type drop struct {
 	n        int
 }
 
-func newLimit(rate float64) *limit {
-	return &limit{rate: rate, buckets: map[bucketKey]*bucket{}, drops: map[bucketKey]drop{}}
+func newLimit(perSecond int) *limit {
+	return &limit{perSecond: perSecond, buckets: map[bucketKey]*rate.Limiter{}, drops: map[bucketKey]drop{}}
 }
 
 // allow takes a token for the event, or counts the event as dropped.
@@ -47,18 +44,15 @@ func (l *limit) allow(e *task.AuditEvent, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key := bucketKey{e.Tenant, e.Operator}
-	burst := l.rate * burstSeconds
 	b := l.buckets[key]
 	if b == nil {
 		if len(l.buckets) >= maxBuckets {
 			clear(l.buckets)
 		}
-		b = &bucket{tokens: burst, at: now}
+		b = rate.NewLimiter(rate.Limit(l.perSecond), l.perSecond*burstSeconds)
 		l.buckets[key] = b
 	}
-	b.tokens, b.at = min(burst, b.tokens+now.Sub(b.at).Seconds()*l.rate), now
-	if b.tokens >= 1 {
-		b.tokens--
+	if b.AllowN(now, 1) {
 		return true
 	}
 	if d, ok := l.drops[key]; ok || len(l.drops) < maxBuckets {

@@ -69,10 +69,14 @@ func (c *impatientConn) Read(b []byte) (int, error) {
 	limit := time.Now().Add(silenceLimit)
 	c.mu.Lock()
 	ours := c.deadline.IsZero() || limit.Before(c.deadline)
+	var err error
 	if ours {
-		c.Conn.SetReadDeadline(limit)
+		err = c.Conn.SetReadDeadline(limit)
 	}
 	c.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
 	n, err := c.Conn.Read(b)
 	if ours && errors.Is(err, os.ErrDeadlineExceeded) && !time.Now().Before(limit) {
 		err = errSilent

@@ -37,25 +37,12 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
-// withoutServers moves the connection strings of a command line, which hold passwords, to the
-// environment.
-func withoutServers(args []string) (rest, environ []string) {
-	for _, a := range args {
-		if dsn, ok := strings.CutPrefix(a, "--postgres.servers="); ok {
-			environ = append(environ, "PERCEPTOR_POSTGRES_SERVERS="+dsn)
-		} else {
-			rest = append(rest, a)
-		}
-	}
-	return rest, environ
-}
-
 // command is dispatcher with arguments, in an environment without configuration.
 func command(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	t.Cleanup(cancel)
-	args, servers := withoutServers(args)
+	args, servers := testenv.WithoutSecrets(args)
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "PERCEPTOR_") {

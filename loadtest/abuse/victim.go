@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +15,6 @@ import (
 
 const (
 	victimKind = "victim"
-	joinWait   = time.Minute
 	// addLimit bounds an add of the victim with its retries. An add that takes longer is an
 	// error.
 	addLimit = 20 * time.Second
@@ -33,10 +31,9 @@ type sample struct {
 
 // A victim adds tasks at a steady rate and handles their runs, in this process.
 type victim struct {
-	client   *client.Client
-	stop     context.CancelFunc
-	listened chan struct{}
-	adding   sync.WaitGroup
+	client *client.Client
+	stop   func() // ends the listener
+	adding sync.WaitGroup
 
 	mu   sync.Mutex
 	adds []sample
@@ -53,28 +50,11 @@ func joinVictim(ctx context.Context, s *stack.Stack, secret string) (*victim, er
 	if err != nil {
 		return nil, err
 	}
-	v := &victim{client: c, listened: make(chan struct{}), open: map[int64]time.Time{}, ran: map[int64]bool{}}
-	joined := make(chan struct{})
-	var once sync.Once
-	l, err := c.NewListener(client.ListenerConfig{Logger: slog.New(slog.DiscardHandler),
-		Events: client.Events{Assigned: func([]int) { once.Do(func() { close(joined) }) }}})
-	if err != nil {
-		return nil, errors.Join(err, c.Close())
+	v := &victim{client: c, open: map[int64]time.Time{}, ran: map[int64]bool{}}
+	if v.stop, err = harness.Listen(ctx, c, client.ListenerConfig{}, victimKind, v.handle); err != nil {
+		return nil, errors.Join(fmt.Errorf("victim: %w", err), c.Close())
 	}
-	l.Handle(victimKind, v.handle)
-	listening, stop := context.WithCancel(context.WithoutCancel(ctx))
-	v.stop = stop
-	go func() {
-		defer close(v.listened)
-		_ = l.Run(listening) // joined tells whether it works
-	}()
-	select {
-	case <-joined:
-		return v, nil
-	case <-time.After(joinWait):
-		v.leave()
-		return nil, errors.New("the listener of the victim has no partitions")
-	}
+	return v, nil
 }
 
 func (v *victim) handle(_ context.Context, run *client.Run) error {
@@ -150,7 +130,6 @@ func (v *victim) calm() bool {
 
 func (v *victim) leave() {
 	v.stop()
-	<-v.listened
 	v.adding.Wait()
 	_ = v.client.Close() // no call is in progress
 }

@@ -5,12 +5,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	mathrand "math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
 // A feature is what a tenant uses besides its task's database. It is also the kind of its
@@ -36,18 +36,16 @@ const (
 	every     = 2 * time.Second       // interval of BLOCKING tasks
 	work      = 20 * time.Millisecond // duration of a capped handler
 	callLimit = 10 * time.Minute      // an add may wait until the server is resumed
-	joinWait  = time.Minute
-	addsOut   = 20_000 // unanswered adds of a tenant
+	addsOut   = 20_000                // unanswered adds of a tenant
 )
 
 // A tenant adds tasks and handles their runs, in this process.
 type tenant struct {
 	*runner
-	feature  feature
-	client   *client.Client
-	stop     context.CancelFunc
-	listened chan struct{}
-	adding   sync.WaitGroup
+	feature feature
+	client  *client.Client
+	stop    func() // ends the listener
+	adding  sync.WaitGroup
 }
 
 func joinTenant(ctx context.Context, r *runner, f feature, secret string) (*tenant, error) {
@@ -55,39 +53,19 @@ func joinTenant(ctx context.Context, r *runner, f feature, secret string) (*tena
 	if err != nil {
 		return nil, err
 	}
-	t := &tenant{runner: r, feature: f, client: c, listened: make(chan struct{})}
-	joined := make(chan struct{})
-	var once sync.Once
-	l, err := c.NewListener(client.ListenerConfig{
-		Workers: r.Workers, Logger: slog.New(slog.DiscardHandler),
-		Events: client.Events{
-			Assigned:     func([]int) { once.Do(func() { close(joined) }) },
-			HandlerEnded: func(d client.Delivery, _ time.Duration, _ error) { r.seen.ended(d) },
-			Reported:     r.seen.reported,
-		},
-	})
+	t := &tenant{runner: r, feature: f, client: c}
+	t.stop, err = harness.Listen(ctx, c, client.ListenerConfig{Workers: r.Workers, Events: client.Events{
+		HandlerEnded: func(d client.Delivery, _ time.Duration, _ error) { r.seen.ended(d) },
+		Reported:     r.seen.reported,
+	}}, string(f), t.handle)
 	if err != nil {
-		return nil, errors.Join(err, c.Close())
+		return nil, errors.Join(fmt.Errorf("tenant of %s: %w", f, err), c.Close())
 	}
-	l.Handle(string(f), t.handle)
-	listening, stop := context.WithCancel(context.WithoutCancel(ctx))
-	t.stop = stop
-	go func() {
-		defer close(t.listened)
-		_ = l.Run(listening) // joined tells whether it works
-	}()
-	select {
-	case <-joined:
-		return t, nil
-	case <-time.After(joinWait):
-		t.leave()
-		return nil, fmt.Errorf("the listener of %s has no partitions", f)
-	}
+	return t, nil
 }
 
 func (t *tenant) leave() {
 	t.stop()
-	<-t.listened
 	_ = t.client.Close() // no call is in progress
 }
 

@@ -81,7 +81,7 @@ func (c *Cluster) Wrong(ctx context.Context, database int) (by time.Duration, er
 	err = onServer(ctx, c.serverOf(database).DSN(), func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, "SELECT "+pgx.Identifier{store.SchemaName(database), "now_ms"}.Sanitize()+"()").Scan(&now)
 	})
-	return task.Instant.Time(task.Instant(now)).Sub(time.Now()), err
+	return time.Until(task.Instant(now).Time()), err
 }
 
 func (c *Cluster) serverOf(database int) *testenv.PostgresServer {

@@ -81,7 +81,9 @@ func (t *told) add(had, is rows) (n int) {
 	for id := range is { // finished and purged since
 		if _, exists := had[id]; !exists {
 			n++
-			t.Tasks[id] = t.Tasks[id]
+			if _, told := t.Tasks[id]; !told {
+				t.Tasks[id] = false
+			}
 		}
 	}
 	return n

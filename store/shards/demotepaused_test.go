@@ -15,7 +15,7 @@ func TestPausedTasksGoBackIntoPacks(t *testing.T) {
 	own := b.chores()
 	later := b.add(b.spec(task.OneShot, b.inHours(100)), b.spec(task.NonBlocking, b.inHours(100)), b.spec(task.OneShot, b.inHours(100)))
 	overdue := b.add(b.spec(task.Blocking, func(s *task.Spec) { s.Begin = b.now.Add(time.Second) }))[0]
-	all := append(later[:2:2], overdue)
+	all := []task.ID{later[0], later[1], overdue}
 	for _, id := range all {
 		if _, err := b.Pause(t.Context(), b.tenant, id); err != nil {
 			t.Fatal(err)

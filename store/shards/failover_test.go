@@ -69,7 +69,12 @@ func (l *losing) process(name string) *Store {
 	s := New(cluster, Config{AddSpacing: time.Millisecond})
 	run, stop := context.WithCancel(context.Background())
 	done := async(func() error { return s.Run(run) })
-	l.t.Cleanup(func() { stop(); <-done })
+	l.t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			l.t.Error(err)
+		}
+	})
 	return s
 }
 
@@ -270,7 +275,12 @@ func TestNumbersThatGoBackAreNoticed(t *testing.T) {
 	two := New(one.db.Cluster, Config{AddSpacing: time.Millisecond})
 	run, stop := context.WithCancel(context.Background())
 	done := async(func() error { return two.Run(run) })
-	t.Cleanup(func() { stop(); <-done })
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 	far := time.Now().Add(48 * time.Hour)
 	pool := one.db.Pool(lostDatabase)
 	var at int64

@@ -100,7 +100,12 @@ func TestOneServerThatHangsDelaysNobodyElse(t *testing.T) {
 	s := New(cluster, Config{})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := async(func() error { return s.Run(ctx) })
-	defer func() { cancel(); <-done }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
 	attempts := make([]task.Attempt, 100)
 	for i := range attempts {
 		shard := task.Shard(i * task.Shards / len(attempts))

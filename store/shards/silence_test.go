@@ -147,7 +147,8 @@ func TestRunsThatCatchUpAreNotSilentBeforeTheirTime(t *testing.T) {
 	d.until(91*time.Second, time.Second)
 	again := map[string]int{}
 	for _, l := range d.lines {
-		again[l[:strings.Index(l, "@")]]++
+		run, _, _ := strings.Cut(l, "@")
+		again[run]++
 	}
 	for i := range 10 {
 		if again[fmt.Sprintf("%d.2", i+1)] != 1 {
