@@ -46,15 +46,16 @@ test-long: ## run every test at full length, with soaks and storms; takes some h
 test-secure: ## run every test with TLS to PostgreSQL, and whole installations with TLS and logins on every link
 	PERCEPTOR_TEST_SECURE=1 $(MAKE) --no-print-directory test
 
-# Most packages wait more than they compute, so four run at a time. The packages that take longest (FIRST)
-# start first. The packages in ALONE measure times: dispatch runs by itself, and beside loadtest, which waits
-# for most of its time, run only the light packages in LIGHT, one after another. All tests are compiled before
-# the first one runs, because compiling disturbs tests that measure time. go vet is part of check, and test
-# runs do not repeat it.
+# Three packages run at a time: more would only wait for the processor, and for servers that do. The packages
+# that take longest (FIRST) start first, in this order. The packages in ALONE measure times: dispatch runs by
+# itself, and beside loadtest run only the light packages in LIGHT, one after another. All tests are compiled
+# before the first one runs, because compiling disturbs tests that measure time. go vet is part of check, and
+# test runs do not repeat it. All tests together are bound by the processor, so they trade memory for time
+# (GOGC), and their binaries have no tables for debuggers (-w), which take the linker as long as the rest.
 ALONE := /(dispatch|loadtest)$$
 LIGHT := /(examples|internal/testenv|schedule|store/pack|delivery)$$
-FIRST := /(store/shards|internal/mutation|internal/dev|internal/timingspec|assign|internal/virtualtest)$$
-GOTEST = go test -vet=off -timeout $(TIMEOUT)
+FIRST := store/shards internal/virtualtest internal/timingspec internal/mutation internal/dev client cmd/perceptorctl assign
+GOTEST = env GOGC=$${GOGC:-300} go test -vet=off -ldflags=-w -timeout $(TIMEOUT)
 
 .PHONY: compile-tests
 compile-tests:
@@ -62,8 +63,9 @@ compile-tests:
 
 .PHONY: test-together
 test-together: compile-tests
-	{ go list $(PACKAGES) | grep -E '$(FIRST)' || true; go list $(PACKAGES) | grep -vE '$(FIRST)|$(ALONE)|$(LIGHT)' || true; } | \
-	  xargs -r $(GOTEST) $(RACE) -p 4
+	all=$$(go list $(PACKAGES)); first=$$(for package in $(FIRST); do grep "/perceptor/$$package$$" <<<"$$all" || true; done); \
+	  { echo "$$first"; grep -vxFf <(echo "$$first") <<<"$$all" | grep -vE '$(ALONE)|$(LIGHT)' || true; } | \
+	  xargs -r $(GOTEST) $(RACE) -p 3
 
 .PHONY: test-alone
 test-alone: compile-tests
@@ -116,6 +118,11 @@ verify: ## fail when generated code, go.mod or go.sum is not up to date
 .PHONY: bench
 bench: $(TESTENV) ## run the benchmarks that match BENCH (default all)
 	$(SERVERS) go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 1h $(PACKAGES)
+
+.PHONY: screenshots
+screenshots: $(TESTENV) ## take the pictures of the console in docs/console with Chromium
+	mkdir -p docs/console
+	$(SERVERS) go test -count=1 -run 'TestEveryPageAndActionInARealBrowser' ./console -args -screenshots "$(CURDIR)/docs/console"
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (default 10s)

@@ -42,6 +42,9 @@ type KafkaClusterOptions struct {
 	// Advertise returns the address at which clients reach the server that listens on addr, such as
 	// that of a proxy. nil means addr.
 	Advertise func(addr string) (string, error)
+	// Prepare is called with the number of each server, from 0, and the directory of its data before
+	// that is used. May be nil.
+	Prepare func(i int, dir string) error
 }
 
 // NewKafkaCluster starts a cluster for one test.
@@ -101,6 +104,11 @@ func startKafkaCluster(ctx context.Context, dir string, o KafkaClusterOptions) (
 
 // prepare adds server i without starting it.
 func (c *KafkaCluster) prepare(ctx context.Context, dir string, i int, p kafkaPorts, voters string, o KafkaClusterOptions) error {
+	if o.Prepare != nil {
+		if err := o.Prepare(i, dir); err != nil {
+			return err
+		}
+	}
 	s, err := newKafka(ctx, dir)
 	if err != nil {
 		return err

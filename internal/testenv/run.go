@@ -27,12 +27,26 @@ func Run(command []string) int {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
+	keepInMemory()
 	code := runWithServers(ctx, command)
 	if err := StopShared(); err != nil {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
 		code = max(code, 1)
 	}
 	return code
+}
+
+// keepInMemory makes this process and the command keep temporary data in memory if there is enough. Files that
+// the go command builds stay on disk. A TMPDIR that is set is left as it is.
+func keepInMemory() {
+	dir := memoryDir()
+	if dir == "" || os.Getenv("TMPDIR") != "" {
+		return
+	}
+	if os.Getenv("GOTMPDIR") == "" {
+		os.Setenv("GOTMPDIR", os.TempDir()) //nolint:errcheck,usetesting // neither is empty
+	}
+	os.Setenv("TMPDIR", dir) //nolint:errcheck,usetesting // neither is empty
 }
 
 func runWithServers(ctx context.Context, command []string) int {

@@ -5,6 +5,9 @@
 // It starts the three servers and names them to the command in the variables PERCEPTOR_TEST_POSTGRES_DSN,
 // PERCEPTOR_TEST_ZOOKEEPER and PERCEPTOR_TEST_KAFKA. When the command has ended, it stops the servers and
 // exits with the command's exit code. A server whose variable is already set is used and not started.
+//
+// On Linux, the servers and the command keep temporary data in memory if /dev/shm has 8 GiB free and the machine
+// has 12 GiB available. Set TMPDIR to keep it elsewhere.
 package main
 
 import (
