@@ -247,7 +247,7 @@ func (m *member) sweepStep(now time.Time) step {
 		}
 		return func(time.Time) {
 			for _, name := range cleared {
-				m.log.Info("assign: stale environment removed", "environment", name, "age_s", m.cfg.StaleAfter.Seconds())
+				m.log.Info("assign: stale environment removed", "environment", name, "age_ms", m.cfg.StaleAfter.Milliseconds())
 			}
 		}, nil
 	}

@@ -13,9 +13,14 @@
 //
 // Each tenant may cause a bounded number of events per second: a token bucket. Events of
 // operators and refused logins have buckets of their own, so that no tenant can hide what
-// others do by causing many events itself. Each sink has a bounded queue. While a sink fails,
-// its events wait there and are tried again. The last quarter of a queue is for the events
-// of operators. Events that do not fit are dropped.
+// others do by causing many events itself. [Recorder.Admit] takes the token before the call,
+// so that nothing is read for an event that will not be kept. Each sink has a bounded queue.
+// While a sink fails, its events wait there and are tried again. The last quarter of a queue
+// is for the events of operators. Events that do not fit are dropped.
+//
+// A sink that hangs holds up neither the others, nor a stop, nor more than the first call of
+// an operator: no call waits for a sink that has kept one waiting in vain, until it stores
+// events again.
 //
 // Dropped events are counted in the metrics, and told in the log itself: an event with the
 // action [task.AuditDropped] says how many events of a tenant are missing.
@@ -98,27 +103,43 @@ func New(c Config) *Recorder {
 	return r
 }
 
-// Record records an event. It sets ID, and At unless it is set. It does not block, except for
-// the event of an operator: then it waits until the sinks have stored it, for at most [Wait]
-// and until ctx ends.
+// Admit reports whether an event may be recorded, and takes its token. It needs only Tenant,
+// TenantName and Operator, as far as they are known. If it returns false, it counts the
+// event as dropped.
+func (r *Recorder) Admit(e task.AuditEvent) bool {
+	admitted := r.limit.allow(&e, time.Now())
+	if !admitted {
+		r.dropped("", 1)
+	}
+	return admitted
+}
+
+// Record records an event that was admitted. It sets ID, and At unless it is set. It does not
+// block, except for the event of an operator: then it waits until the sinks have stored it, for
+// at most [Wait] and until ctx ends.
 func (r *Recorder) Record(ctx context.Context, e task.AuditEvent) {
 	complete(&e)
-	if !r.limit.allow(&e, time.Now()) {
-		r.dropped("", 1)
-		return
-	}
-	stored := r.put(e)
-	if !e.Operator {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, Wait)
 	defer cancel()
-	for _, s := range stored {
-		select {
-		case <-s:
-		case <-ctx.Done():
-			return
+	for q, stored := range r.put(e) {
+		if e.Operator && !q.late.Load() && !await(ctx, stored) {
+			q.late.Store(true)
 		}
+	}
+}
+
+// await waits until an event is stored. It returns false if ctx ends first.
+func await(ctx context.Context, stored <-chan struct{}) bool {
+	select {
+	case <-stored:
+		return true
+	case <-ctx.Done():
+	}
+	select {
+	case <-stored:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -129,26 +150,25 @@ var ErrNotStored = errors.New("the audit event is not stored")
 // sinks have stored it before ctx ends. The event has no limit but the room in the queues.
 func (r *Recorder) Store(ctx context.Context, e task.AuditEvent) error {
 	complete(&e)
-	stored := r.put(e)
-	if len(stored) < len(r.queues) {
+	waiting := r.put(e)
+	if len(waiting) < len(r.queues) {
 		return ErrNotStored
 	}
-	for _, s := range stored {
-		select {
-		case <-s:
-		case <-ctx.Done():
+	for _, stored := range waiting {
+		if !await(ctx, stored) {
 			return ErrNotStored
 		}
 	}
 	return nil
 }
 
-// put adds an event to all queues. The channels are closed when the sinks have stored it.
-func (r *Recorder) put(e task.AuditEvent) []<-chan struct{} {
-	var stored []<-chan struct{}
+// put adds an event to all queues that have room. The channels are closed when the sinks have
+// stored it.
+func (r *Recorder) put(e task.AuditEvent) map[*queue]<-chan struct{} {
+	stored := make(map[*queue]<-chan struct{}, len(r.queues))
 	for _, q := range r.queues {
 		if done, ok := q.put(e); ok {
-			stored = append(stored, done)
+			stored[q] = done
 		} else {
 			r.dropped(q.sink.Name(), 1)
 		}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -93,11 +95,19 @@ func running(t *testing.T, c Config) *Recorder {
 	return r
 }
 
+// record records an event if it is admitted.
+func (r *Recorder) record(t *testing.T, e task.AuditEvent) {
+	t.Helper()
+	if r.Admit(e) {
+		r.Record(t.Context(), e)
+	}
+}
+
 func TestAnOperatorsEventIsStoredWhenRecordReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{}
 		r := running(t, Config{Sinks: []Sink{m}})
-		r.Record(t.Context(), task.AuditEvent{Operator: true, Action: "a"})
+		r.record(t, task.AuditEvent{Operator: true, Action: "a"})
 		if got := m.all(); len(got) != 1 || got[0].ID <= 0 || got[0].At == 0 {
 			t.Errorf("got %+v", got)
 		}
@@ -109,18 +119,29 @@ func TestASinkThatHangsDelaysACallerAtMostByWait(t *testing.T) {
 		m := &memory{hold: make(chan struct{})}
 		r := running(t, Config{Sinks: []Sink{m}})
 		began := time.Now()
-		r.Record(t.Context(), task.AuditEvent{Operator: true})
+		r.record(t, task.AuditEvent{Operator: true})
 		if took := time.Since(began); took != Wait {
 			t.Errorf("the event of an operator took %s, want %s", took, Wait)
 		}
 		began = time.Now()
 		for range 100 {
-			r.Record(t.Context(), task.AuditEvent{Tenant: 1})
+			r.record(t, task.AuditEvent{Tenant: 1})
+		}
+		for range 3 {
+			r.record(t, task.AuditEvent{Operator: true})
 		}
 		if took := time.Since(began); took != 0 {
-			t.Errorf("events of a tenant took %s", took)
+			t.Errorf("events of a tenant, and those of an operator after the first, took %s", took)
 		}
 		close(m.hold)
+		synctest.Wait()
+		m.mu.Lock()
+		m.hold = nil
+		m.mu.Unlock()
+		r.record(t, task.AuditEvent{Operator: true, Action: "later"})
+		if all := m.all(); all[len(all)-1].Action != "later" {
+			t.Error("an operator does not wait for a sink that stores events again")
+		}
 	})
 }
 
@@ -146,7 +167,7 @@ func TestEventsWaitForASinkThatFails(t *testing.T) {
 		m := &memory{err: errors.New("away")}
 		r := running(t, Config{Sinks: []Sink{m}})
 		for range 10 {
-			r.Record(t.Context(), task.AuditEvent{Tenant: 1})
+			r.record(t, task.AuditEvent{Tenant: 1})
 		}
 		time.Sleep(time.Minute)
 		if n := len(m.all()); n != 0 {
@@ -198,10 +219,10 @@ func TestATenantsLimitAffectsNeitherOthersNorOperators(t *testing.T) {
 		m, lost := &memory{}, &counted{}
 		r := running(t, Config{Sinks: []Sink{m}, Rate: 2, Dropped: lost.add})
 		for range 150 { // 2 per second, 100 at once
-			r.Record(t.Context(), task.AuditEvent{Tenant: 1, TenantName: "greedy"})
+			r.record(t, task.AuditEvent{Tenant: 1, TenantName: "greedy"})
 		}
-		r.Record(t.Context(), task.AuditEvent{Tenant: 1, Operator: true, Action: "op"})
-		r.Record(t.Context(), task.AuditEvent{Tenant: 2, Action: "other"})
+		r.record(t, task.AuditEvent{Tenant: 1, Operator: true, Action: "op"})
+		r.record(t, task.AuditEvent{Tenant: 2, Action: "other"})
 		time.Sleep(tellEvery + time.Second)
 		count := map[string]int{}
 		var told task.AuditEvent
@@ -217,7 +238,7 @@ func TestATenantsLimitAffectsNeitherOthersNorOperators(t *testing.T) {
 		if told.Tenant != 1 || told.TenantName != "greedy" || len(told.Changes) != 1 || told.Changes[0].After != "50" {
 			t.Errorf("told: %+v", told)
 		}
-		r.Record(t.Context(), task.AuditEvent{Tenant: 1, Action: "later"})
+		r.record(t, task.AuditEvent{Tenant: 1, Action: "later"})
 		time.Sleep(time.Second)
 		if got := m.all(); got[len(got)-1].Action != "later" {
 			t.Error("the tenant gets no new tokens")
@@ -289,5 +310,51 @@ func TestLinesGoToANewFileWhenTheOldOneIsRenamed(t *testing.T) {
 		if info, _ := os.Stat(file); info.Mode().Perm() != 0o600 {
 			t.Errorf("%s has the mode %s", file, info.Mode())
 		}
+	}
+}
+
+// TestABlockedStandardOutputHoldsUpNothing writes to a pipe that nobody reads.
+func TestABlockedStandardOutputHoldsUpNothing(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &Lines{path: StandardOutput, out: writer}
+	big := task.AuditEvent{At: 1, ID: 1, Action: "big", Object: strings.Repeat("x", 100_000)}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	for range 2 {
+		if err := l.Write(ctx, []task.AuditEvent{big}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v, want the end of the context", err)
+		}
+	}
+	m := &memory{}
+	r := New(Config{Sinks: []Sink{l, m}})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	for range 5 {
+		r.record(t, task.AuditEvent{Operator: true, Action: "op"})
+	}
+	for len(m.all()) < 5 {
+		runtime.Gosched()
+	}
+	stop()
+	if err := <-done; err != nil { // after stopWait
+		t.Error(err)
+	}
+	read := make(chan string)
+	go func() {
+		text, _ := io.ReadAll(reader)
+		read <- string(text)
+	}()
+	if err := l.Write(t.Context(), []task.AuditEvent{big}); err != nil {
+		t.Error(err)
+	}
+	if err := writer.Close(); err != nil {
+		t.Error(err)
+	}
+	if text := <-read; strings.Count(text, "\n") != 1 || !strings.Contains(text, big.Object) {
+		t.Errorf("%d lines were written, want the first event once", strings.Count(text, "\n"))
 	}
 }

@@ -13,7 +13,8 @@ import (
 // that a bucket could do is forgotten: it is full again.
 const maxBuckets = 10_000
 
-// limit is a token bucket for each tenant, and for the operators' events about it.
+// limit is a token bucket for each tenant, and for the operators' events about it. Operators
+// name a tenant, whose number is not known yet.
 type limit struct {
 	perSecond int
 
@@ -24,6 +25,7 @@ type limit struct {
 
 type bucketKey struct {
 	tenant   int32
+	name     string
 	operator bool
 }
 
@@ -43,7 +45,7 @@ func newLimit(perSecond int) *limit {
 func (l *limit) allow(e *task.AuditEvent, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := bucketKey{e.Tenant, e.Operator}
+	key := bucketKey{e.Tenant, e.TenantName, e.Operator}
 	b := l.buckets[key]
 	if b == nil {
 		if len(l.buckets) >= maxBuckets {

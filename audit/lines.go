@@ -17,11 +17,15 @@ const StandardOutput = "-"
 // renamed or removed, as programs that rotate logs do, it makes a new one.
 type Lines struct {
 	path string
+	out  *os.File // for StandardOutput
 	file *os.File
+	// writing gets the result of the write that has begun, nil if there is none. While it
+	// runs, it owns file.
+	writing chan error
 }
 
 // NewLines returns a sink for the file at path, or for standard output. It opens nothing.
-func NewLines(path string) *Lines { return &Lines{path: path} }
+func NewLines(path string) *Lines { return &Lines{path: path, out: os.Stdout} }
 
 // Name implements [Sink].
 func (l *Lines) Name() string { return "lines" }
@@ -42,8 +46,29 @@ type line struct {
 }
 
 // Write implements [Sink]. The events of one call are written at once, so that the lines of
-// several processes do not mix.
-func (l *Lines) Write(_ context.Context, events []task.AuditEvent) error {
+// several processes do not mix. A write to a pipe that nobody reads, or to a disk that hangs,
+// cannot be interrupted: Write returns when ctx ends, and the next call, which has the same
+// events, waits for that write and returns its result.
+func (l *Lines) Write(ctx context.Context, events []task.AuditEvent) error {
+	if l.writing == nil {
+		text, err := linesOf(events)
+		if err != nil {
+			return err
+		}
+		done := make(chan error, 1)
+		l.writing = done
+		go func() { done <- l.append(text) }()
+	}
+	select {
+	case err := <-l.writing:
+		l.writing = nil
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("audit.file: a write has not ended: %w", ctx.Err())
+	}
+}
+
+func linesOf(events []task.AuditEvent) ([]byte, error) {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
@@ -53,20 +78,24 @@ func (l *Lines) Write(_ context.Context, events []task.AuditEvent) error {
 			Action: v.Action, Object: v.Object, Result: v.Result, RequestID: v.RequestID, Changes: v.Changes,
 		})
 		if err != nil {
-			return fmt.Errorf("encode audit event: %w", err)
+			return nil, fmt.Errorf("encode audit event: %w", err)
 		}
 	}
+	return text.Bytes(), nil
+}
+
+func (l *Lines) append(text []byte) error {
 	if err := l.open(); err != nil {
 		return err
 	}
-	_, err := l.file.Write(text.Bytes())
+	_, err := l.file.Write(text)
 	return err
 }
 
 // open makes file the one at the path.
 func (l *Lines) open() error {
 	if l.path == StandardOutput {
-		l.file = os.Stdout
+		l.file = l.out
 		return nil
 	}
 	if l.file != nil {
@@ -86,9 +115,9 @@ func (l *Lines) open() error {
 	return nil
 }
 
-// Close closes the file. Later calls of Write open it again.
+// Close closes the file, unless a write hangs. Later calls of Write open it again.
 func (l *Lines) Close() error {
-	if l.file == nil || l.path == StandardOutput {
+	if l.writing != nil || l.file == nil || l.path == StandardOutput {
 		return nil
 	}
 	file := l.file

@@ -28,6 +28,8 @@ type queue struct {
 	recorded func(sink string, n int)
 	waiting  chan waiting
 	dropped  atomic.Int64 // since the sink was last told
+	// late says that an operator has waited in vain since the sink last stored events.
+	late atomic.Bool
 }
 
 // waiting is an event in a queue. done is closed when the sink has stored it.
@@ -112,6 +114,7 @@ func (q *queue) write(ctx context.Context, batch []waiting) bool {
 		q.dropped.Add(lost)
 		return false
 	}
+	q.late.Store(false)
 	q.recorded(q.sink.Name(), len(events))
 	for _, w := range batch {
 		close(w.done)

@@ -81,6 +81,11 @@ type Config struct {
 	// PurgeAudit, if set, removes a bounded number of expired audit events of a database. It
 	// returns their number and whether there may be more.
 	PurgeAudit func(ctx context.Context, d int) (n int, more bool, err error)
+	// Forecast, if set, counts a part of what falls due when in a database, and stores the result
+	// when it has counted all. more reports that it has not.
+	Forecast func(ctx context.Context, d int) (n int, more bool, err error)
+	// PurgeFigures is the same for the figures of the last hour, which are many.
+	PurgeFigures func(ctx context.Context, d int) (n int, more bool, err error)
 	// Lost, if set, is called when the chores of a database have another owner.
 	// It must not block.
 	Lost func(database int)

@@ -80,6 +80,9 @@ func (ch *chore) distance(found work) time.Duration {
 	return ch.idle
 }
 
+// forecastEvery is the interval between forecasts, which are to be less than two minutes old.
+const forecastEvery = time.Minute
+
 // forever is an unlimited maxWait.
 const forever = 1000 * time.Hour
 
@@ -106,6 +109,12 @@ func newLoop(c *Chores, d int, own task.Ownership) *loop {
 	}
 	if cfg.PurgeAudit != nil {
 		l.list = append(l.list, &chore{name: "audit", every: cfg.HistoryEvery, step: counted(cfg.PurgeAudit, d), maxWait: time.Hour})
+	}
+	if cfg.Forecast != nil {
+		l.list = append(l.list, &chore{name: "forecast", every: forecastEvery, step: counted(cfg.Forecast, d), maxWait: forecastEvery / 2})
+	}
+	if cfg.PurgeFigures != nil {
+		l.list = append(l.list, &chore{name: "figures", every: cfg.PurgeEvery, rest: longestRest, step: counted(cfg.PurgeFigures, d), maxWait: time.Minute})
 	}
 	now := time.Now()
 	for i, ch := range l.list {

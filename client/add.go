@@ -36,16 +36,16 @@ func (c *Client) newAdder() *batcher[*pendingAdd] {
 }
 
 // addTogether stores t in a batch with the tasks of concurrent calls.
-func (c *Client) addTogether(ctx context.Context, t *perceptorv1.Task) (int64, error) {
+func (c *Client) addTogether(ctx context.Context, t *perceptorv1.Task) AddResult {
 	p := &pendingAdd{ctx: ctx, task: t, answer: make(chan AddResult, 1)}
 	if !c.adds.push(p) {
-		return 0, ErrClosed
+		return AddResult{Err: ErrClosed}
 	}
 	select {
 	case r := <-p.answer:
-		return r.ID, r.Err
+		return r
 	case <-ctx.Done():
-		return 0, fmt.Errorf("perceptor: AddTask: %w (the task may have been stored)", ctx.Err())
+		return AddResult{Err: fmt.Errorf("perceptor: AddTask: %w (the task may have been stored)", ctx.Err())}
 	}
 }
 
@@ -116,7 +116,8 @@ func answerAll(batch []*pendingAdd, err error) {
 // addResult converts the outcome of one task of a batch.
 func addResult(r *perceptorv1.AddTasksResponse_Result) AddResult {
 	if e := r.GetError(); e != nil {
-		return AddResult{Err: errorOf("AddTask", status.FromProto(e))}
+		err := errorOf("AddTask", status.FromProto(e))
+		return AddResult{Err: err, again: retriable(err)}
 	}
 	return AddResult{ID: r.GetId()}
 }

@@ -2,10 +2,14 @@ package client
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -154,4 +158,53 @@ func TestAnAddThatWasNotStoredMovesToAnotherDatabase(t *testing.T) {
 			t.Errorf("request id %q after %q, whose outcome is unknown", a.GetRequestId(), s.adds[0].GetRequestId())
 		}
 	}
+}
+
+// The service answers each task with a key by itself, so those whose database does not answer
+// do not hold up others.
+func TestAddsWithKeysDoNotWaitForThoseOfADatabaseThatHangs(t *testing.T) {
+	t.Parallel()
+	s, c := api(t, Config{CallTimeout: 20 * time.Second})
+	var stalled atomic.Bool
+	stalled.Store(true)
+	s.refuse = func(task *perceptorv1.Task) *rpcstatus.Status {
+		if stalled.Load() && task.GetIdempotencyKey() == "held" {
+			return status.New(codes.Unavailable, "a database does not answer").Proto()
+		}
+		return nil
+	}
+	keyed := func(key string) Task { return Task{Kind: "k", Type: OneShot, IdempotencyKey: key} }
+	held := make(chan error, 2)
+	go func() {
+		_, err := c.AddTask(t.Context(), keyed("held"))
+		held <- err
+	}()
+	go func() {
+		results, err := c.AddTasks(t.Context(), []Task{keyed("a"), keyed("held"), keyed("b")})
+		for _, r := range results {
+			err = errors.Join(err, r.Err)
+		}
+		held <- err
+	}()
+	for i := range 20 {
+		began := time.Now()
+		if _, err := c.AddTask(t.Context(), keyed(fmt.Sprint("free-", i))); err != nil || time.Since(began) > 2*time.Second {
+			t.Errorf("an add took %v: %v", time.Since(began), err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if len(held) > 0 {
+		t.Errorf("an add was answered while its database hung: %v", <-held)
+	}
+	stalled.Store(false)
+	for range 2 {
+		if err := within(t, "the adds that were held up", held); err != nil {
+			t.Error(err)
+		}
+	}
+	s.with(func() {
+		if n := len(s.tasks); n != 24 { // 20, and 4 of the others
+			t.Errorf("%d tasks were stored, want 24", n)
+		}
+	})
 }

@@ -79,20 +79,20 @@ func (c serviceClock) later(wall time.Time, passed time.Duration) time.Time {
 	return byWall
 }
 
-// setClock reads the service's clock from an answer to a question sent at asked. An answer
-// that took long says too little about the clock, if there was another one before.
+// setClock reads the service's clock from an answer to a question sent at asked. The clock may
+// have been read at once, and the answer have taken all of the time, so that the estimate is
+// never behind. An answer that took long says too little, if there was another one before.
 func (g *engine) setClock(now *timestamppb.Timestamp, asked time.Time) {
 	if now == nil {
 		return
 	}
-	took := time.Since(asked)
-	shown, read := now.AsTime(), asked.Add(took/2)
+	shown, took := now.AsTime(), time.Since(asked)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if took > lateAfter/2 && !g.service.read.IsZero() {
 		return
 	}
-	g.service = serviceClock{shown: shown, read: read, ahead: shown.Sub(read.Round(0))}
+	g.service = serviceClock{shown: shown, read: asked, ahead: shown.Sub(asked.Round(0))}
 }
 
 // reopened tells that a run that was settled here is open again.

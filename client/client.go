@@ -122,6 +122,7 @@ type Client struct {
 	runs      perceptorv1.RunServiceClient
 	adds      *batcher[*pendingAdd]
 	placement placement
+	retries   *budget
 	// tracer is nil if no spans are created.
 	tracer trace.Tracer
 	stop   context.CancelFunc
@@ -158,10 +159,11 @@ func newClient(cfg Config, conn *grpc.ClientConn) *Client {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Client{
 		cfg: cfg, conn: conn, stop: stop, done: make(chan struct{}),
-		tasks: perceptorv1.NewTaskServiceClient(conn),
-		runs:  perceptorv1.NewRunServiceClient(conn),
-		dead:  perceptorv1.NewDeadLetterServiceClient(conn),
-		bulk:  perceptorv1.NewBulkServiceClient(conn),
+		tasks:   perceptorv1.NewTaskServiceClient(conn),
+		runs:    perceptorv1.NewRunServiceClient(conn),
+		dead:    perceptorv1.NewDeadLetterServiceClient(conn),
+		bulk:    perceptorv1.NewBulkServiceClient(conn),
+		retries: newBudget(retryShare),
 	}
 	if cfg.TracerProvider != nil {
 		c.tracer = cfg.TracerProvider.Tracer(tracerName)

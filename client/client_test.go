@@ -45,6 +45,8 @@ func (s *fakeService) AddTasks(ctx context.Context, q *perceptorv1.AddTasksReque
 		r := &perceptorv1.AddTasksResponse_Result{}
 		if t.GetKind() == "" {
 			r.Outcome = &perceptorv1.AddTasksResponse_Result_Error{Error: refusal("kind", "is missing")}
+		} else if refused := s.refuse(t); refused != nil {
+			r.Outcome = &perceptorv1.AddTasksResponse_Result_Error{Error: refused}
 		} else {
 			s.with(func() {
 				s.tasks = append(s.tasks, t)

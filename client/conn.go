@@ -25,6 +25,12 @@ const (
 	// tryTimeout bounds one try of a call, so that a server that hangs does not
 	// use up the time of the whole call.
 	tryTimeout = 10 * time.Second
+	// A server that is asked something and sends nothing for aliveEvery is asked whether it is
+	// alive. The connection ends if there is no answer within aliveTimeout. Until then hardly a
+	// call goes to a server that hangs (see answeringFirst), and those that do ask another one
+	// too (see hedge).
+	aliveEvery   = 15 * time.Second // servers refuse less than 10 s
+	aliveTimeout = 5 * time.Second
 	// The delay between two tries.
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = 3 * time.Second
@@ -41,9 +47,10 @@ func dial(cfg Config, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithPerRPCCredentials(bearer{tokenSource(&cfg), !cfg.Insecure && !onLoopback(cfg.Address)}),
-		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"` + answeringFirst + `":{}}]}`),
+		grpc.WithChainUnaryInterceptor(hedge(newBudget(hedgeShare))),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: aliveEvery, Timeout: aliveTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
 			MinConnectTimeout: 5 * time.Second,
@@ -54,7 +61,7 @@ func dial(cfg Config, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
 		fixed := manual.NewBuilderWithScheme("perceptor")
 		var state resolver.State
 		for _, a := range list {
-			state.Endpoints = append(state.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: a, ServerName: hostOf(a)}}})
+			state.Addresses = append(state.Addresses, resolver.Address{Addr: a, ServerName: hostOf(a)})
 		}
 		fixed.InitialState(state)
 		opts = append(opts, grpc.WithResolvers(fixed))
@@ -135,15 +142,25 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // mayRetry waits before a call is repeated. It returns false if that is not worthwhile: the
 // error is final, ctx ends, or the answer names a delay that is longer than the time left.
-func mayRetry(ctx context.Context, err error, tries int) bool {
+// Without such a delay it also waits until the budget allows a try.
+func (c *Client) mayRetry(ctx context.Context, err error, tries int) bool {
 	if !retriable(err) {
 		return false
 	}
 	delay := delayOf(err, tries)
-	if end, ok := ctx.Deadline(); ok && retryAfter(err) > 0 && time.Until(end) < delay {
-		return false
+	if retryAfter(err) > 0 {
+		if end, ok := ctx.Deadline(); ok && time.Until(end) < delay {
+			return false
+		}
+		return sleep(ctx, delay)
 	}
-	return sleep(ctx, delay)
+	for sleep(ctx, delay) {
+		if c.retries.take() {
+			return true
+		}
+		delay = retryDelay(tries)
+	}
+	return false
 }
 
 // call makes one idempotent call. It retries retriable errors until ctx ends or
@@ -153,11 +170,15 @@ func call[Q, A any](ctx context.Context, c *Client, op string, f func(context.Co
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
+	c.retries.call()
 	for tries := 1; ; tries++ {
-		try, end := context.WithTimeout(ctx, tryTimeout)
+		try, end := context.WithTimeout(carryTrace(ctx), tryTimeout)
 		a, err := f(try, q)
 		end()
 		if err == nil {
+			if tries > 1 {
+				c.retries.earn(1)
+			}
 			return a, nil
 		}
 		if outer.Err() != nil {
@@ -166,7 +187,7 @@ func call[Q, A any](ctx context.Context, c *Client, op string, f func(context.Co
 		if c.closed() {
 			return none, ErrClosed
 		}
-		if !mayRetry(ctx, err, tries) {
+		if !c.mayRetry(ctx, err, tries) {
 			if outer.Err() != nil {
 				return none, fmt.Errorf("perceptor: %s: %w (the last answer was: %s)", op, outer.Err(), status.Convert(err).Message())
 			}

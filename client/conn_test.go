@@ -1,13 +1,18 @@
 package client
 
 import (
+	"context"
 	"crypto/tls"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
 func TestTheTokenIsNotSentInTheClearToOtherMachines(t *testing.T) {
@@ -46,4 +51,22 @@ func TestTheTokenIsNotSentInTheClearToOtherMachines(t *testing.T) {
 			}
 		})
 	}
+}
+
+// countingTasks answers GetTask after some time, or does not answer until the call ends.
+type countingTasks struct {
+	perceptorv1.UnimplementedTaskServiceServer
+	hangs bool
+	takes time.Duration
+	calls atomic.Int64
+}
+
+func (s *countingTasks) GetTask(ctx context.Context, _ *perceptorv1.GetTaskRequest) (*perceptorv1.Task, error) {
+	s.calls.Add(1)
+	if s.hangs {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	time.Sleep(s.takes)
+	return &perceptorv1.Task{}, nil
 }

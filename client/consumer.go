@@ -233,12 +233,20 @@ func (c *consumer) fetch(ctx, genCtx context.Context, g *generation, t *tracker,
 		case err != nil:
 			c.report(fmt.Sprintf("reading partition %d", a.ID), err)
 			sleep(ctx, c.times.backoff)
-		case !c.l.engine.admit(ctx):
+		case !c.l.engine.admit(ctx) || !c.l.keys.trusted(ctx, c.untrusted):
 			return
 		default:
 			next = c.checkGap(m, next)
 			c.deliver(ctx, t, m)
 		}
+	}
+}
+
+// untrusted tells that records wait because the service does not answer.
+func (c *consumer) untrusted() {
+	if suppressed, ok := c.l.untrusted.allow(); ok {
+		c.l.log.Warn("the service has not answered for so long that the keys of records may have ended; records wait until it answers",
+			"topic", c.topic, "suppressed", suppressed)
 	}
 }
 
@@ -253,6 +261,9 @@ func (c *consumer) deliver(ctx context.Context, t *tracker, m kafka.Message) {
 	if err != nil {
 		c.refuse(t, &m, "record cannot be decoded; skipping it", c.l.cfg.Events.Poison, &c.l.poison, err)
 		return
+	}
+	if pub.TraceParent != "" {
+		pub.Trace = record.Trace(&pub, headersOf(&m))
 	}
 	c.l.engine.arrive(t, pub, m.Offset)
 }

@@ -57,14 +57,19 @@ func (c *Client) UpdateTask(ctx context.Context, id int64, t Task, o UpdateOptio
 // fails with [ErrFailedPrecondition] if a run of a OneShot or Blocking task is
 // open, or if the task has reached its MaxCount or End.
 func (c *Client) TriggerTask(ctx context.Context, id int64, opts ...AddOption) (seq int64, err error) {
+	return c.trigger(ctx, &perceptorv1.TriggerTaskRequest{Id: id}, opts)
+}
+
+// trigger sends a request that names the task.
+func (c *Client) trigger(ctx context.Context, q *perceptorv1.TriggerTaskRequest, opts []AddOption) (seq int64, err error) {
 	var o addOptions
 	for _, f := range opts {
 		f(&o)
 	}
-	if o.requestID == "" {
-		o.requestID = rand.Text()
+	if q.RequestId = o.requestID; q.RequestId == "" {
+		q.RequestId = rand.Text()
 	}
-	a, err := call(ctx, c, "TriggerTask", c.tasks.TriggerTask, &perceptorv1.TriggerTaskRequest{Id: id, RequestId: o.requestID})
+	a, err := call(ctx, c, "TriggerTask", c.tasks.TriggerTask, q)
 	return a.GetSeq(), err
 }
 

@@ -35,6 +35,7 @@ type engine struct {
 	stopping   bool
 	executions map[*execution]struct{} // executions whose handler runs
 	runs       chan *execution         // to the workers; its capacity is Workers
+	started    time.Time               // of the engine: stages are counted from it
 	workers    int                     // goroutines that run handlers or wait for one
 	stopped    chan struct{}           // closed when no more executions follow
 	acts       []action                // buffer for the actions of one step
@@ -64,7 +65,7 @@ const (
 )
 
 func newEngine(l *Listener) *engine {
-	g := &engine{l: l, table: newTable(l.cfg.RememberedRuns), mean: firstMean, executions: map[*execution]struct{}{},
+	g := &engine{l: l, table: newTable(l.cfg.RememberedRuns), mean: firstMean, executions: map[*execution]struct{}{}, started: time.Now(),
 		runs: make(chan *execution, l.cfg.Workers), stopped: make(chan struct{})}
 	g.changed = sync.NewCond(&g.mu)
 	g.senders = newSenders(g)
@@ -138,7 +139,7 @@ func (g *engine) step(decide func(t *table, out []action) []action) {
 func (g *engine) arrive(t *tracker, pub task.Publication, offset int64) {
 	handled := g.l.kinds[pub.Kind] != nil
 	g.step(func(tab *table, out []action) []action {
-		return tab.arrive(out, &arrival{pub: pub, handled: handled, at: t.add(offset)})
+		return tab.arrive(out, &arrival{pub: pub, handled: handled, at: t.add(offset), times: stages{received: g.since()}})
 	})
 }
 
@@ -155,7 +156,7 @@ func (g *engine) perform(acts []action) {
 	for _, a := range acts {
 		switch a.verb {
 		case doQueue:
-			a.rec.check = g.wantsCheck(a.rec)
+			a.rec.check = g.wantsCheck(a.entry.next())
 			q := g.queueOf(a.entry)
 			q.rest = append(q.rest, a.entry)
 		case doStart:
@@ -177,6 +178,7 @@ func (g *engine) perform(acts []action) {
 		case doReport:
 			g.pushAction(g.again.reports, a)
 		case doHandBack:
+			g.l.troubles.unhandled(&a.rec.pub)
 			g.pushAction(g.again.handBacks, a)
 		case doCommit:
 			a.rec.at.tracker.done(a.rec.at.offset)
@@ -246,7 +248,7 @@ func (g *engine) pumpPlain() bool {
 		return false
 	}
 	e := g.plain.pop()
-	if e.rec.check = g.wantsCheck(e.rec); e.rec.check {
+	if e.rec.check = g.wantsCheck(e.next()); e.rec.check {
 		g.blocking.rest = append(g.blocking.rest, e) // it has become late in the queue
 		return true
 	}
@@ -304,6 +306,7 @@ func (g *engine) reportAnswered(a action, r task.Reply) {
 	if r.Code == task.Invalid {
 		g.l.log.Error("result refused", "run_id", a.rec.pub.RunID().String(), "attempt", a.rec.pub.Attempt, "err", refusal)
 	}
+	a.rec.endReport(r.Code, refusal)
 	g.step(func(t *table, out []action) []action {
 		g.answered(a, r.Code)
 		return t.reportAnswered(out, a.entry, r.Code, refusal)

@@ -1,6 +1,10 @@
 package client
 
-import "github.com/perceptor/perceptor/task"
+import (
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/perceptor/perceptor/task"
+)
 
 // phase is the stage that an active run has reached.
 type phase uint8
@@ -48,6 +52,14 @@ type entry struct {
 	unanswered bool
 }
 
+// next is the record that runs if the work on e, which is queued, begins now.
+func (e *entry) next() *arrival {
+	if e.best != nil {
+		return e.best
+	}
+	return e.rec
+}
+
 // arrival is a record from Kafka.
 type arrival struct {
 	pub task.Publication
@@ -58,8 +70,12 @@ type arrival struct {
 	// done: the tracker knows that the offset may be committed.
 	done bool
 	// check: the service is asked, before the handler is called, whether to run
-	// it.
+	// the record, or the waiting one that takes its place.
 	check bool
+	// times has the stages of the record here, for the history.
+	times stages
+	// report is the span of the report of the result; nil: none.
+	report trace.Span
 	// suspect: the run was settled here, so this is a duplicate, or the service has
 	// lost the result. The service is asked before the handler is called.
 	suspect bool

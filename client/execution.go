@@ -33,6 +33,9 @@ type execution struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
+	// begun is when the handler was called, since the start of the engine.
+	begun time.Duration
+
 	mu       sync.Mutex
 	called   *Run        // nil until the handler is called
 	over     bool        // the handler has returned
@@ -104,8 +107,8 @@ func (f *execution) stuck(cause error) {
 		"task_id", f.rec.pub.Task.String(), "run_id", f.rec.pub.RunID().String(), "attempt", f.rec.pub.Attempt, "err", cause)
 	fire(f.g.l.cfg.Events.HandlerStuck, &f.rec.pub)
 	o := r.outcome(fmt.Errorf("the handler ignored the end of its context: %w", cause))
-	res := o.result()
-	f.g.step(func(t *table, out []action) []action { return t.handlerEnded(out, f.e, f.rec.pub.Attempt, res) })
+	f.beginReport(r, &o)
+	f.handlerEnded(o.result())
 }
 
 // run calls the handler and passes its result to the delivery table. A panic or
@@ -125,7 +128,7 @@ func (f *execution) run() {
 	}
 	r := newRun(pub, params, f.heartbeat)
 	f.mu.Lock()
-	f.called = r
+	f.called, f.begun = r, f.g.since()
 	f.mu.Unlock()
 	fire(f.g.l.cfg.Events.HandlerStarted, pub)
 	returned := err != nil
@@ -133,7 +136,7 @@ func (f *execution) run() {
 		if !returned {
 			err = failure(recover())
 		}
-		f.reportResult(r, time.Since(began), err)
+		f.reportResult(r, time.Since(began), !returned, err)
 	}()
 	if err == nil {
 		f.limitTime(f.kind.timeout)
@@ -163,14 +166,32 @@ func (f *execution) encode(o *Outcome) {
 }
 
 // reportResult passes the result of the handler to the delivery table.
-func (f *execution) reportResult(r *Run, took time.Duration, err error) {
+func (f *execution) reportResult(r *Run, took time.Duration, panicked bool, err error) {
 	o := r.outcome(err)
 	f.encode(&o)
+	switch {
+	case panicked:
+		f.g.l.troubles.panicked(&f.rec.pub, err)
+	case o.Status == Failure:
+		f.g.l.troubles.failed(&f.rec.pub, err)
+	}
 	if ended := f.g.l.cfg.Events.HandlerEnded; ended != nil {
 		ended(deliveryOf(&f.rec.pub), took, o.failure(err))
 	}
-	res := o.result()
-	f.g.step(func(t *table, out []action) []action { return t.handlerEnded(out, f.e, f.rec.pub.Attempt, res) })
+	f.beginReport(r, &o)
+	f.handlerEnded(o.result())
+}
+
+// handlerEnded passes a result to the delivery table. The first one is sent, so its stages
+// are kept.
+func (f *execution) handlerEnded(res task.Result) {
+	ended := f.g.since()
+	f.g.step(func(t *table, out []action) []action {
+		if f.rec.times.ended == 0 {
+			f.rec.times.begun, f.rec.times.ended = f.begun, ended
+		}
+		return t.handlerEnded(out, f.e, f.rec.pub.Attempt, res)
+	})
 }
 
 // finish stops all timers.

@@ -45,7 +45,13 @@ type Explanation struct {
 // its next instants (at most 100). For an unknown task the explanation says so;
 // that is not an error.
 func (c *Client) ExplainTask(ctx context.Context, id int64, next int) (*Explanation, error) {
-	a, err := call(ctx, c, "ExplainTask", c.tasks.ExplainTask, &perceptorv1.ExplainTaskRequest{Id: id, NextCount: int32(min(next, 1<<31-1))})
+	return c.explain(ctx, &perceptorv1.ExplainTaskRequest{Id: id}, next)
+}
+
+// explain sends a request that names the task.
+func (c *Client) explain(ctx context.Context, q *perceptorv1.ExplainTaskRequest, next int) (*Explanation, error) {
+	q.NextCount = int32(min(next, 1<<31-1))
+	a, err := call(ctx, c, "ExplainTask", c.tasks.ExplainTask, q)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kfake"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -45,11 +46,14 @@ type fakeService struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	before  func(ctx context.Context, op string) error
+	// refuse may return why a task of an add is not stored.
+	refuse func(*perceptorv1.Task) *rpcstatus.Status
 	// code may return the answer to an entry; the entry is then not applied.
 	code    func(op string, a *perceptorv1.Attempt) perceptorv1.RunCode
 	runs    map[task.RunID]*refRun
 	terms   map[int64]*perceptorv1.RunTerms // terms of tasks, for starts and checks
 	results []*perceptorv1.RunResult        // in the order of their arrival
+	by      *perceptorv1.Listener           // of the last call with results
 	codes   map[string]int                  // "report ACCEPTED" and so on
 	calls   map[string]int
 	adds    []*perceptorv1.AddTasksRequest
@@ -122,6 +126,9 @@ func (s *fakeService) ReportResults(ctx context.Context, q *perceptorv1.ReportRe
 		return nil, err
 	}
 	a := &perceptorv1.ReportResultsResponse{}
+	s.mu.Lock()
+	s.by = q.GetListener()
+	s.mu.Unlock()
 	for _, e := range q.GetResults() {
 		s.mu.Lock()
 		s.results = append(s.results, e)
@@ -265,19 +272,28 @@ func setupOn(t testing.TB, brokers []string, topic string) *bench {
 func newFakeService(brokers []string) *fakeService {
 	s := &fakeService{brokers: brokers, lease: time.Minute, runs: map[task.RunID]*refRun{}, codes: map[string]int{}, calls: map[string]int{}}
 	s.changed = sync.NewCond(&s.mu)
+	s.refuse = func(*perceptorv1.Task) *rpcstatus.Status { return nil }
 	return s
 }
 
 // serve serves s until the test ends and returns its address.
 func serve(t testing.TB, s *fakeService, address string) string {
 	t.Helper()
+	return serveOn(t, address, func(server *grpc.Server) {
+		perceptorv1.RegisterRunServiceServer(server, s)
+		perceptorv1.RegisterTaskServiceServer(server, s)
+	})
+}
+
+// serveOn serves what register registers until the test ends and returns its address.
+func serveOn(t testing.TB, address string, register func(*grpc.Server)) string {
+	t.Helper()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	perceptorv1.RegisterRunServiceServer(server, s)
-	perceptorv1.RegisterTaskServiceServer(server, s)
+	register(server)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(listener) }()
 	t.Cleanup(func() { server.Stop(); <-done })

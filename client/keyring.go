@@ -15,10 +15,17 @@ import (
 	"github.com/perceptor/perceptor/record"
 )
 
+// How long a listener accepts a key that has leaked, after the answer to a rotation without
+// overlap: until it asks again, or until it stops trusting what it knows. An answer of taskd may
+// be keysDelay old.
 const (
 	// keysEvery is how often a listener asks for the tenant's keys. A new key is used no
 	// earlier than a minute after it was made, unless it replaces one that has leaked.
-	keysEvery = 15 * time.Second
+	keysEvery = 5 * time.Second
+	// keysDelay is how long each taskd caches the keys with the identity of a caller.
+	keysDelay = 5 * time.Second
+	// keysTrusted is how long keys are used while nobody answers. Then records wait.
+	keysTrusted = time.Minute - keysDelay
 	// keysAgain is the least time between two questions because a record names an unknown
 	// key: anyone who may write to the topic can cause them.
 	keysAgain   = 2 * time.Second
@@ -38,6 +45,9 @@ type keyring struct {
 	keys   map[int32]ringKey
 	login  *perceptorv1.KafkaLogin
 	asked  time.Time
+	// until is when the keys are no longer trusted. renewed is closed when they are replaced.
+	until   time.Time
+	renewed chan struct{}
 }
 
 // ringKey is a key with its end by this process's clock; zero: none.
@@ -59,10 +69,11 @@ func (k ringKey) verify(value []byte, headers []record.Header) error {
 }
 
 func newKeyring(ask func(context.Context) (*perceptorv1.Delivery, error)) *keyring {
-	return &keyring{ask: ask}
+	return &keyring{ask: ask, renewed: make(chan struct{})}
 }
 
-// set replaces the keys by those of an answer to a question of the given time.
+// set replaces the keys by those of an answer to a question of the given time, unless they are
+// of a later one.
 func (r *keyring) set(d *perceptorv1.Delivery, asked time.Time) {
 	keys := make(map[int32]ringKey, len(d.GetRecordKeys()))
 	for _, k := range d.GetRecordKeys() {
@@ -74,7 +85,34 @@ func (r *keyring) set(d *perceptorv1.Delivery, asked time.Time) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.keys, r.login, r.asked = keys, d.GetLogin(), asked
+	until := asked.Add(keysTrusted)
+	if until.Before(r.until) {
+		return
+	}
+	r.keys, r.login, r.asked, r.until = keys, d.GetLogin(), asked, until
+	close(r.renewed)
+	r.renewed = make(chan struct{})
+}
+
+// trusted waits until the keys may be used. It returns false if ctx ends first. waits, if not
+// nil, is called if it has to wait.
+func (r *keyring) trusted(ctx context.Context, waits func()) bool {
+	for {
+		r.mu.RLock()
+		until, renewed := r.until, r.renewed
+		r.mu.RUnlock()
+		if time.Now().Before(until) {
+			return true
+		}
+		if waits != nil {
+			waits()
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-renewed:
+		}
+	}
 }
 
 // refresh asks the service for the keys. The known ones stay if it does not answer.
@@ -102,10 +140,7 @@ func (r *keyring) run(ctx context.Context) {
 
 // verify returns nil if a valid key of the tenant has signed the record of a run.
 func (r *keyring) verify(ctx context.Context, m *kafka.Message) error {
-	headers := make([]record.Header, len(m.Headers))
-	for i, h := range m.Headers {
-		headers[i] = record.Header(h)
-	}
+	headers := headersOf(m)
 	id, err := record.KeyID(headers)
 	if err != nil {
 		return err
@@ -115,6 +150,14 @@ func (r *keyring) verify(ctx context.Context, m *kafka.Message) error {
 		return fmt.Errorf("%w: number %d", errKeyOver, id)
 	}
 	return key.verify(m.Value, headers)
+}
+
+func headersOf(m *kafka.Message) []record.Header {
+	headers := make([]record.Header, len(m.Headers))
+	for i, h := range m.Headers {
+		headers[i] = record.Header(h)
+	}
+	return headers
 }
 
 // find returns a valid key. It asks the service for an unknown one, unless it has just asked.

@@ -1,13 +1,17 @@
 package client
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -46,6 +50,7 @@ func forgeries(p task.Publication) map[string]kafka.Message {
 func TestAForgedRecordCallsNoHandler(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 2)
+	began := time.Now()
 	var c counter
 	var forged atomic.Int32
 	b.listen(ListenerConfig{Events: Events{Forged: func(int, int64, error) { forged.Add(1) }}}, map[string]Handler{"count": c.handle})
@@ -68,8 +73,8 @@ func TestAForgedRecordCallsNoHandler(t *testing.T) {
 		t.Errorf("handlers were called %d times, want 5", n)
 	}
 	b.svc.with(func() {
-		if n := b.svc.calls["delivery"]; n > 2 {
-			t.Errorf("the service was asked for keys %d times, want once more than at the start", n-1)
+		if n := b.svc.calls["delivery"]; n > 2+2*int(time.Since(began)/keysAgain) {
+			t.Errorf("the service was asked for keys %d times, want once more than at the start, and twice in %s later", n, keysAgain)
 		}
 	})
 }
@@ -109,6 +114,124 @@ func TestKeysAreRotatedWithoutLosingARecord(t *testing.T) {
 	if n := forged.Load(); n != 1 {
 		t.Errorf("%d records were refused, want that of the key that has ended", n)
 	}
+}
+
+// leak is a service that has rotated a key without overlap. Each of its answers is as old as
+// taskd may make it.
+type leak struct {
+	rotated time.Time
+	mu      sync.Mutex
+	// silent says that it does not answer, slow that an answer takes as long as it may.
+	silent, slow func() bool
+}
+
+func (l *leak) ask(ctx context.Context) (*perceptorv1.Delivery, error) {
+	l.mu.Lock()
+	silent, slow := l.silent(), l.slow()
+	l.mu.Unlock()
+	if silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	d := &perceptorv1.Delivery{Now: timestamppb.Now(), RecordKeys: []*perceptorv1.RecordKey{{Id: 1, Secret: []byte("secret of the key")}}}
+	if time.Now().Add(-keysDelay).After(l.rotated) {
+		d.RecordKeys = []*perceptorv1.RecordKey{{Id: 2, Secret: []byte("second")}}
+	}
+	if slow {
+		time.Sleep(keysTimeout - time.Millisecond)
+	}
+	return d, nil
+}
+
+// accepted runs a keyring against the service, and returns how long after the rotation it
+// accepted a record that the old key has signed.
+func (l *leak) accepted(t *testing.T, before, after time.Duration) (last time.Duration) {
+	t.Helper()
+	l.rotated = time.Now().Add(before)
+	forged := signedMessage(newRunOf(1, task.OneShot, "count", nil), testKey)
+	r := newKeyring(l.ask)
+	if err := r.refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { r.run(ctx) })
+	for time.Since(l.rotated) < after {
+		if r.trusted(ctx, nil) && r.verify(ctx, &forged) == nil {
+			last = time.Since(l.rotated)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	stop()
+	running.Wait()
+	return last
+}
+
+// TestALeakedKeyIsAcceptedForABoundedTime is the bound that security.md tells. The service's
+// clock starts at many places between two questions.
+func TestALeakedKeyIsAcceptedForABoundedTime(t *testing.T) {
+	t.Parallel()
+	never := func() bool { return false }
+	synctest.Test(t, func(t *testing.T) {
+		for _, slow := range []bool{false, true} {
+			const answers = 14 * time.Second
+			worst := time.Duration(0)
+			for before := time.Duration(0); before < 2*keysEvery; before += 333 * time.Millisecond {
+				l := leak{silent: never, slow: func() bool { return slow }}
+				worst = max(worst, l.accepted(t, before, 20*time.Second))
+			}
+			if bound := keysDelay + keysEvery + 2*keysTimeout; bound != answers || worst > bound || worst < keysEvery {
+				t.Errorf("slow %v: the key was accepted for %s, the bound is %s", slow, worst, bound)
+			}
+		}
+		for seed := range uint64(30) {
+			const ever = time.Minute
+			random := rand.New(rand.NewPCG(seed, 1))
+			back := time.Now().Add(3 * time.Minute)
+			asked := false // the first question is answered
+			l := leak{slow: func() bool { return random.IntN(3) == 0 }, silent: func() bool {
+				was := asked
+				asked = true
+				return was && time.Now().Before(back) && random.IntN(8) != 0
+			}}
+			last := l.accepted(t, time.Duration(random.IntN(8000))*time.Millisecond, 4*time.Minute)
+			if bound := keysTrusted + keysDelay; bound != ever || last > bound {
+				t.Errorf("seed %d: the key was accepted for %s, the bound is %s", seed, last, bound)
+			}
+		}
+	})
+}
+
+func TestAnAnswerWithOlderKeysDoesNotReplaceNewerOnes(t *testing.T) {
+	t.Parallel()
+	r, now := newKeyring(nil), time.Now()
+	r.set(&perceptorv1.Delivery{RecordKeys: []*perceptorv1.RecordKey{{Id: 2}}}, now)
+	r.set(&perceptorv1.Delivery{RecordKeys: []*perceptorv1.RecordKey{{Id: 1}}}, now.Add(-time.Second))
+	if _, known := r.known(1); known {
+		t.Error("an answer that was asked for earlier and came later has brought back a key")
+	}
+}
+
+// TestRecordsWaitWhileTheServiceDoesNotTellTheKeys takes the keys away and brings them back.
+func TestRecordsWaitWhileTheServiceDoesNotTellTheKeys(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	var c counter
+	l := b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
+	b.publish(newRunOf(1, task.OneShot, "count", nil))
+	b.svc.await(t, "a result", func() bool { return b.svc.codes["report ACCEPTED"] == 1 })
+	l.keys.mu.Lock()
+	l.keys.until = time.Time{}
+	l.keys.mu.Unlock()
+	b.publish(newRunOf(2, task.OneShot, "count", nil))
+	b.eventually("the log says that records wait", func() bool { return strings.Contains(b.logs.String(), "records wait until it answers") })
+	if n := c.len(); n != 1 {
+		t.Errorf("handlers were called %d times, want 1", n)
+	}
+	if err := l.keys.refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.svc.await(t, "a result after the service has told the keys again", func() bool { return b.svc.codes["report ACCEPTED"] == 2 })
 }
 
 // signed registers a run with the service and returns its record, signed with a key.

@@ -15,6 +15,10 @@ import (
 
 // ListenerConfig configures a listener. The zero value suits most services.
 type ListenerConfig struct {
+	// Name and Version describe the program in the history of runs, beside the
+	// name of the host. Default: the name of the executable file, and the version
+	// with which it was built.
+	Name, Version string
 	// Workers is the number of handlers that run at the same time. Default: 64.
 	Workers int
 	// MaxPending is the maximum number of records in memory: waiting,
@@ -43,7 +47,9 @@ type ListenerConfig struct {
 	Check CheckPolicy
 	// Events are called on events in the listener.
 	Events Events
-	// Logger gets messages that need attention. Default: slog.Default().
+	// Logger gets messages that need attention. Handlers that fail or panic and
+	// kinds without a handler are among them, each kind at most every 10 s.
+	// Default: slog.Default().
 	Logger *slog.Logger
 
 	// kafka has the times of the consumer group; parkFor is how long a run may
@@ -63,11 +69,12 @@ const (
 // Listener calls handlers when their runs are due. Create it with
 // [Client.NewListener], register handlers, then call Run once.
 type Listener struct {
-	c      *Client
-	cfg    ListenerConfig
-	log    *slog.Logger
-	holder uint64
-	ran    atomic.Bool
+	c        *Client
+	cfg      ListenerConfig
+	log      *slog.Logger
+	troubles *troubles
+	holder   uint64
+	ran      atomic.Bool
 
 	kinds      map[string]*kind
 	middleware []Middleware
@@ -75,6 +82,7 @@ type Listener struct {
 	engine         *engine
 	keys           *keyring
 	poison, forged logLimit
+	untrusted      logLimit
 }
 
 // NewListener returns a listener without handlers. Each listener is a separate
@@ -106,7 +114,7 @@ func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("perceptor: listener configuration: %w", errors.Join(faults...))
 	}
-	l := &Listener{c: c, cfg: cfg, log: cfg.Logger, holder: rand.Uint64() | 1, kinds: map[string]*kind{}}
+	l := &Listener{c: c, cfg: cfg, log: cfg.Logger, troubles: newTroubles(cfg.Logger), holder: rand.Uint64() | 1, kinds: map[string]*kind{}}
 	l.engine = newEngine(l)
 	l.keys = newKeyring(func(ctx context.Context) (*perceptorv1.Delivery, error) {
 		return c.runs.GetDelivery(ctx, &perceptorv1.GetDeliveryRequest{})

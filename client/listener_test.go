@@ -84,10 +84,10 @@ func TestHandlerSeesTheRunAndItsWishesAreReported(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 1)
 	p := newRunOf(7, task.NonBlocking, "wish", map[string]string{"a": "1", "b": "2"})
-	p.Missed, p.Version = 3, 9
+	p.Missed, p.Version, p.Dispatcher, p.PublishedAt = 3, 9, "d-1", p.ScheduledAt+5
 	seen := make(chan *Run, 1)
 	next := time.Now().Add(time.Hour).Truncate(time.Millisecond)
-	b.listen(ListenerConfig{}, map[string]Handler{"wish": func(_ context.Context, r *Run) error {
+	b.listen(ListenerConfig{Name: "web-1", Version: "v1"}, map[string]Handler{"wish": func(_ context.Context, r *Run) error {
 		r.SetNext(next)
 		r.Stop()
 		r.SetParam("a", "new")
@@ -107,6 +107,14 @@ func TestHandlerSeesTheRunAndItsWishesAreReported(t *testing.T) {
 	got := b.svc.results[0]
 	if !got.GetNextExecuteTime().AsTime().Equal(next) || !got.GetStop() || got.GetOutcome() != perceptorv1.RunResult_SUCCESS {
 		t.Errorf("reported %v", got)
+	}
+	times := got.GetTimes()
+	if times.GetDispatcher() != "d-1" || times.GetScheduledMs() != int64(p.ScheduledAt) || times.GetPublishedMs() != int64(p.PublishedAt) ||
+		times.GetEndedAgoUs() < 1 || times.GetBegunAgoUs() < times.GetEndedAgoUs() || times.GetReceivedAgoUs() < times.GetBegunAgoUs() {
+		t.Errorf("the reported stages are %v", times)
+	}
+	if b.svc.by.GetName() != "web-1" || b.svc.by.GetVersion() != "v1" || b.svc.by.GetHost() == "" {
+		t.Errorf("the listener calls itself %v", b.svc.by)
 	}
 	patch := got.GetParamsPatch()
 	if len(patch.GetSet()) != 1 || patch.GetSet()["a"] != "new" || len(patch.GetRemove()) != 2 {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -56,9 +58,13 @@ type Run struct {
 	ReplayOf string
 
 	beat func(context.Context) error
+	// published is the span that published the delivery. It is not valid if the delivery is
+	// not traced.
+	published trace.SpanContext
 
 	mu      sync.Mutex
-	next    time.Time // zero: by the schedule
+	handled trace.SpanContext // the span of the handler, if it has one
+	next    time.Time         // zero: by the schedule
 	stop    bool
 	set     map[string]string
 	removed map[string]bool
@@ -70,7 +76,7 @@ func newRun(p *task.Publication, params map[string]string, beat func(context.Con
 		ScheduledAt: p.ScheduledAt.Time(), Missed: p.Missed, Params: params, Version: int(p.Version),
 		beat: beat,
 	}
-	r.TraceParent = p.TraceParent
+	r.TraceParent, r.published = p.TraceParent, spanContext(p.Trace)
 	if p.ReplayOf.Task != 0 {
 		r.ReplayOf = p.ReplayOf.String()
 	}

@@ -46,7 +46,7 @@ type beat struct {
 }
 
 func newSenders(g *engine) senders {
-	api, holder := g.l.c.runs, g.l.holder
+	api, holder, listener := g.l.c.runs, g.l.holder, g.l.identity()
 	s := senders{
 		starts: newBatcher(startsPerCall, callsOut, startLinger, func(ctx context.Context, acts []action) {
 			g.deliver(ctx, "StartRuns", acts, func(ctx context.Context, acts []action) ([]*perceptorv1.RunReply, error) {
@@ -65,13 +65,13 @@ func newSenders(g *engine) senders {
 		}),
 		reports: newBatcher(reportsPerCall, callsOut, reportLinger, func(ctx context.Context, acts []action) {
 			g.deliver(ctx, "ReportResults", acts, func(ctx context.Context, acts []action) ([]*perceptorv1.RunReply, error) {
-				a, err := api.ReportResults(ctx, &perceptorv1.ReportResultsRequest{Holder: holder, Results: resultsOf(acts)})
+				a, err := api.ReportResults(ctx, &perceptorv1.ReportResultsRequest{Holder: holder, Results: g.resultsOf(acts), Listener: listener})
 				return a.GetReplies(), err
 			}, func(a action, r task.Reply, _ time.Time) { g.reportAnswered(a, r) })
 		}),
 		handBacks: newBatcher(startsPerCall, 1, handBackLinger, func(ctx context.Context, acts []action) {
 			g.deliver(ctx, "HandBackRuns", acts, func(ctx context.Context, acts []action) ([]*perceptorv1.RunReply, error) {
-				a, err := api.HandBackRuns(ctx, &perceptorv1.HandBackRunsRequest{Holder: holder, Attempts: attemptsOf(acts)})
+				a, err := api.HandBackRuns(ctx, &perceptorv1.HandBackRunsRequest{Holder: holder, Attempts: attemptsOf(acts), Listener: listener, Times: g.timesOf(acts), Kinds: kindsOf(acts)})
 				return a.GetReplies(), err
 			}, func(a action, r task.Reply, _ time.Time) { g.handBackAnswered(a, r) })
 		}),
@@ -178,12 +178,23 @@ func attemptsOf(acts []action) []*perceptorv1.Attempt {
 	return list
 }
 
-func resultsOf(acts []action) []*perceptorv1.RunResult {
+func kindsOf(acts []action) []string {
+	list := make([]string, len(acts))
+	for i, a := range acts {
+		list[i] = a.rec.pub.Kind
+	}
+	return list
+}
+
+func (g *engine) resultsOf(acts []action) []*perceptorv1.RunResult {
+	now := g.since()
 	list := make([]*perceptorv1.RunResult, len(acts))
 	for i, a := range acts {
 		r := a.res
 		p := &perceptorv1.RunResult{
 			Attempt: attemptOf(a.rec), Outcome: perceptorv1.RunResult_Outcome(r.Outcome), Error: r.Error, Stop: r.Stop, Permanent: r.Permanent,
+			Times:       a.rec.timesAt(now),
+			TraceParent: a.rec.reportedBy(),
 		}
 		if r.After > 0 {
 			p.RedeliverAfter = durationpb.New(r.After)
@@ -201,7 +212,7 @@ func resultsOf(acts []action) []*perceptorv1.RunResult {
 
 // resultSize estimates the size of a result in a request, in bytes.
 func resultSize(r task.Result) int {
-	n := 64 + len(r.Error)
+	n := 128 + task.TraceParentBytes + len(r.Error)
 	if r.Patch != nil {
 		for k, v := range r.Patch.Set {
 			n += len(k) + len(v) + 12

@@ -189,7 +189,7 @@ func (t *table) dequeue(out []action, e *entry) ([]action, bool) {
 func (t *table) swap(out []action, e *entry, b *arrival) []action {
 	old := e.rec
 	e.rec, e.best = b, nil
-	b.suspect = old.suspect
+	b.suspect, b.check = old.suspect, old.check
 	for i, w := range e.waiting {
 		if w == b {
 			e.waiting[i] = old

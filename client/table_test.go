@@ -177,6 +177,16 @@ func TestNewestOfQueuedAttemptsIsTheOneThatRuns(t *testing.T) {
 
 // The answer to the FAIL of attempt 1 is late and attempt 2 waits. The FAIL is
 // repeated under attempt 1 only, and attempt 2 is executed.
+// The service knows newer terms of an attempt that has waited for as long as the one before.
+func TestTheNewestOfQueuedAttemptsIsCheckedLikeTheOldest(t *testing.T) {
+	s := newScript(t, task.NonBlocking)
+	s.arrive(1)
+	s.last.rec.check = true // as the engine sets it
+	s.arrive(2)
+	s.begin()
+	s.want("arrive 1: queue 1", "arrive 2: commit @1", "begin: commit @0, skip @0, start 2")
+}
+
 func TestRememberedFailIsNeverReportedUnderALaterAttempt(t *testing.T) {
 	s := newScript(t, task.OneShot)
 	s.arrive(1)

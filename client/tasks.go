@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
@@ -46,7 +47,13 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 	if c.tracer != nil {
 		var span trace.Span
 		ctx, span = c.adding(ctx, "AddTask", 1)
-		defer func() { endSpan(span, err) }()
+		span.SetAttributes(attribute.String("messaging.destination.name", t.Kind), attribute.String("perceptor.kind", t.Kind))
+		defer func() {
+			if err == nil {
+				span.SetAttributes(attribute.Int64("perceptor.task_id", id))
+			}
+			endSpan(span, err)
+		}()
 	}
 	if fault := t.fault(); fault != nil {
 		return 0, refused("AddTask", *fault)
@@ -60,7 +67,9 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 		return 0, tooLarge("AddTask", size)
 	}
 	if o.requestID == "" && !o.upsert {
-		return c.addTogether(ctx, p)
+		results := []AddResult{c.addTogether(ctx, p)}
+		c.addAgain(ctx, []*perceptorv1.Task{p}, results, false)
+		return results[0].ID, results[0].Err
 	}
 	a, err := call(ctx, c, "AddTask", c.tasks.AddTask, &perceptorv1.AddTaskRequest{Task: p, RequestId: o.requestID, Upsert: o.upsert})
 	if err != nil {
@@ -83,6 +92,9 @@ func refused(op string, fault FieldError) error {
 type AddResult struct {
 	ID  int64
 	Err error
+	// again is set if the service did not store the task, but says that it may if it is sent
+	// again.
+	again bool
 }
 
 // AddTasks stores tasks. Each one is accepted or refused separately; the
@@ -122,6 +134,9 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 			id = fmt.Sprintf("%s-%d", id, n)
 		}
 		got, err := c.addBatch(ctx, batch, id, o.upsert)
+		if again := c.addAgain(ctx, batch, got, o.upsert); err == nil {
+			err = again
+		}
 		if err != nil {
 			failed = err
 		}
@@ -173,6 +188,37 @@ func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id str
 		results[i] = addResult(a.GetResults()[i])
 	}
 	return results, err
+}
+
+// addAgain repeats the tasks of a batch that were not stored, but may be later. These have keys;
+// each is stored in the database of its key, which may not have answered while others did. It
+// changes their results until CallTimeout has passed, and returns the error of one that is still
+// not stored.
+func (c *Client) addAgain(ctx context.Context, batch []*perceptorv1.Task, results []AddResult, upsert bool) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
+	defer cancel()
+	for tries := 1; ; tries++ {
+		var places []int
+		var rest []*perceptorv1.Task
+		for i := range results {
+			if results[i].again {
+				places, rest = append(places, i), append(rest, batch[i])
+			}
+		}
+		if len(rest) == 0 {
+			return nil
+		}
+		if err := results[places[0]].Err; !c.mayRetry(ctx, err, tries) {
+			return err
+		}
+		again, err := c.addBatch(ctx, rest, "", upsert)
+		for i, place := range places {
+			results[place] = again[i]
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // GetTask returns a task, or [ErrNotFound].

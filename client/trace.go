@@ -7,12 +7,22 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/perceptor/perceptor/task"
 )
 
-// A task often lives for months after the trace in which it was added has
-// ended. So each run has a trace of its own, linked to the trace of the add.
-// The trace context of the caller is stored with the task if it is sampled,
-// with or without a TracerProvider.
+// A task often lives for months after the trace in which it was added has ended, and may
+// fire a thousand times. So each delivery has a trace of its own, linked to the trace of the
+// add. The trace context of the caller is stored with the task if it is sampled, with or
+// without a TracerProvider.
+//
+// The trace of a delivery begins in the dispatcher, if that makes traces: then the record
+// names the span that published it, and the span of the handler is a child of that one.
+// Otherwise the trace begins with the handler. The span of the report is a child of the
+// handler's, and the service goes on from there: each result carries its context, because
+// one call has the results of many traces. Without a TracerProvider the result carries the
+// context of the record.
 
 const tracerName = "github.com/perceptor/perceptor/client"
 
@@ -46,23 +56,19 @@ func spanContext(parent string) trace.SpanContext {
 // the kind is the destination.
 func traced(tracer trace.Tracer, next Handler) Handler {
 	return func(ctx context.Context, run *Run) (err error) {
-		opts := []trace.SpanStartOption{trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-			attribute.String("messaging.system", "perceptor"),
-			attribute.String("messaging.operation.type", "process"),
-			attribute.String("messaging.operation.name", "process"),
-			attribute.String("messaging.destination.name", run.Kind),
-			attribute.String("messaging.message.id", run.RunID()),
-			attribute.String("perceptor.kind", run.Kind),
-			attribute.String("perceptor.type", run.Type.String()),
-			attribute.Int64("perceptor.task_id", run.TaskID),
-			attribute.String("perceptor.run_id", run.RunID()),
-			attribute.Int("perceptor.attempt", run.Attempt),
-			attribute.String("perceptor.scheduled_at", run.ScheduledAt.UTC().Format(timeFormat)),
-		)}
+		opts := []trace.SpanStartOption{
+			trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(run.attributes("process", "process")...),
+		}
+		if run.published.IsValid() {
+			ctx = trace.ContextWithRemoteSpanContext(ctx, run.published)
+		} else {
+			opts = append(opts, trace.WithNewRoot())
+		}
 		if sc := spanContext(run.TraceParent); sc.IsValid() {
 			opts = append(opts, trace.WithLinks(trace.Link{SpanContext: sc}))
 		}
 		ctx, span := tracer.Start(ctx, "process "+run.Kind, opts...)
+		run.setHandled(span.SpanContext())
 		returned := false
 		defer func() {
 			if !returned { // a panic; it is not recovered here
@@ -81,6 +87,82 @@ func traced(tracer trace.Tracer, next Handler) Handler {
 		return err
 	}
 }
+
+// attributes returns the attributes of a span about the run. The operation is one of the
+// messaging conventions.
+func (r *Run) attributes(operationType, operation string) []attribute.KeyValue {
+	return []attribute.KeyValue{
+		attribute.String("messaging.system", "perceptor"),
+		attribute.String("messaging.operation.type", operationType),
+		attribute.String("messaging.operation.name", operation),
+		attribute.String("messaging.destination.name", r.Kind),
+		attribute.String("messaging.message.id", r.RunID()),
+		attribute.String("perceptor.kind", r.Kind),
+		attribute.String("perceptor.type", r.Type.String()),
+		attribute.Int64("perceptor.task_id", r.TaskID),
+		attribute.String("perceptor.run_id", r.RunID()),
+		attribute.Int("perceptor.attempt", r.Attempt),
+		attribute.String("perceptor.scheduled_at", r.ScheduledAt.UTC().Format(timeFormat)),
+	}
+}
+
+func (r *Run) setHandled(sc trace.SpanContext) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.handled = sc
+}
+
+func (r *Run) handledIn() trace.SpanContext {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.handled
+}
+
+// beginReport starts the span of the report, unless it has begun or the handler has none.
+func (f *execution) beginReport(r *Run, o *Outcome) {
+	parent := r.handledIn()
+	if f.g.l.c.tracer == nil || !parent.IsSampled() {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.rec.report != nil {
+		return
+	}
+	_, f.rec.report = f.g.l.c.tracer.Start(trace.ContextWithSpanContext(context.Background(), parent), "report "+r.Kind,
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(r.attributes("settle", "report")...),
+		trace.WithAttributes(attribute.String("perceptor.outcome", o.Status.String())))
+}
+
+// endReport ends the span of a report that was answered.
+func (a *arrival) endReport(code task.Code, refusal string) {
+	if a.report == nil || code == task.Retry {
+		return // it is sent again
+	}
+	a.report.SetAttributes(attribute.String("perceptor.code", code.String()))
+	if code == task.Invalid {
+		a.report.SetStatus(codes.Error, trim(refusal))
+	}
+	a.report.End()
+}
+
+// reportedBy returns the trace context that a result carries.
+func (a *arrival) reportedBy() string {
+	if a.report == nil {
+		return a.pub.Trace
+	}
+	return traceParent(trace.ContextWithSpan(context.Background(), a.report))
+}
+
+// carryTrace adds the trace context of ctx to the metadata of a call, if it is sampled.
+func carryTrace(ctx context.Context) context.Context {
+	if parent := traceParent(ctx); parent != "" {
+		return metadata.AppendToOutgoingContext(ctx, traceHeader, parent)
+	}
+	return ctx
+}
+
+const traceHeader = "traceparent"
 
 const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -139,8 +140,11 @@ func TestAHandlerHasASpanThatLinksToTheAdd(t *testing.T) {
 	good, bad, ugly := newRunOf(1, task.OneShot, "good", nil), newRunOf(2, task.OneShot, "bad", nil), newRunOf(3, task.OneShot, "ugly", nil)
 	good.TraceParent = traceOfContext
 	b.publish(good, bad, ugly)
-	for _, s := range r.await(3) {
+	for _, s := range r.await(6) { // each handler and each report
 		links := s.config.Links()
+		if strings.HasPrefix(s.name, "report ") {
+			continue
+		}
 		switch s.name {
 		case "process good":
 			if len(links) != 1 || traceParentOf(links[0].SpanContext) != traceOfContext || !links[0].SpanContext.IsRemote() || s.status != codes.Unset {
@@ -200,6 +204,58 @@ func TestWhatIsNoTraceContextLinksToNothing(t *testing.T) {
 	for _, s := range []string{"", "00", "00-0-0-01", "00-00000000000000000000000000000000-cd00000000000002-01", "a-b-c-d"} {
 		if sc := spanContext(s); sc.IsValid() {
 			t.Errorf("%q became %+v", s, sc)
+		}
+	}
+}
+
+func TestHandlerAndReportContinueTheTraceOfTheDispatcher(t *testing.T) {
+	t.Parallel()
+	const published = "00-11112222333344445555666677778888-1111222233334444-01"
+	traced, untraced := newRunOf(1, task.OneShot, "k", nil), newRunOf(2, task.OneShot, "k", nil)
+	traced.TraceParent, traced.Trace = traceOfContext, published
+	untraced.Trace = published // somebody else's header: the add was not sampled
+	for name, provider := range map[string]trace.TracerProvider{"with a provider": newRecorder(), "without": nil} {
+		b := setup(t, 1)
+		b.client = b.newClient(Config{TracerProvider: provider})
+		b.listen(ListenerConfig{}, map[string]Handler{"k": func(context.Context, *Run) error { return nil }})
+		b.publish(traced, untraced)
+		b.svc.await(t, "2 results", func() bool { return len(b.svc.results) == 2 })
+		sent := map[int64]string{}
+		b.svc.with(func() {
+			for _, r := range b.svc.results {
+				sent[r.GetAttempt().GetTaskId()] = r.GetTraceParent()
+			}
+		})
+		r, _ := provider.(*recorder)
+		if r == nil {
+			if sent[int64(traced.Task)] != published || sent[int64(untraced.Task)] != "" {
+				t.Errorf("%s: the results carry %v", name, sent)
+			}
+			continue
+		}
+		handlers, reports := map[attribute.Value]*span{}, map[attribute.Value]*span{}
+		for _, s := range r.await(4) {
+			id := attribute.NewSet(s.config.Attributes()...)
+			key, _ := id.Value("perceptor.task_id")
+			if s.name == "process k" {
+				handlers[key] = s
+			} else {
+				reports[key] = s
+			}
+		}
+		key := attribute.Int64Value(int64(traced.Task))
+		if h := handlers[key]; h.config.NewRoot() || traceParentOf(h.parent) != published {
+			t.Errorf("%s: the handler is under %+v", name, h.parent)
+		}
+		if h := handlers[attribute.Int64Value(int64(untraced.Task))]; !h.config.NewRoot() {
+			t.Errorf("%s: a header that does not count is the parent of the handler", name)
+		}
+		report := reports[key]
+		if report.name != "report k" || report.config.SpanKind() != trace.SpanKindClient || !report.parent.Equal(handlers[key].sc) {
+			t.Errorf("%s: the report %q is under %+v", name, report.name, report.parent)
+		}
+		if sent[int64(traced.Task)] != traceParentOf(report.sc) {
+			t.Errorf("%s: the results carry %v", name, sent)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // A background makes the flow claims of one database. Two loops run it: one claims the due
-// rows of excluded tenants that keep up, and the other claims backlogs. The dispatcher's
-// loop for capped kinds is a third caller.
+// rows of excluded tenants that keep up, and the other claims backlogs. The rounds of capped
+// kinds call it, too.
 type background struct {
 	*claimer
 	transactions
@@ -19,7 +19,6 @@ type background struct {
 	pipeline *pipeline
 	tokens   *tokenStore
 	activity *activity
-	capped   cappedClaims
 	// wakeAll wakes the foreground's loops of all databases.
 	wakeAll func()
 }
@@ -199,8 +198,11 @@ func (b *background) tryClaim(ctx context.Context, grants []*fair.Grant, by task
 		return 0
 	}
 	copy(claimed, c.FlowRows)
-	for _, g := range grants {
-		g.Open = c.Open
+	if g := grants[0]; req.CapLimit != 0 {
+		g.Open, g.Short = c.Open, c.More
+		if c.More {
+			g.Rows = min(g.Rows, c.CapRoom)
+		}
 	}
 	b.committed(start, req, grants, c)
 	return c.Rows
@@ -223,6 +225,7 @@ func (b *background) request(grants []*fair.Grant, by task.Settings) task.ClaimR
 func (b *background) committed(start time.Time, req task.ClaimRequest, grants []*fair.Grant, c *task.Claim) {
 	now := time.Now()
 	records := b.tracker.committed(nil, req.Owned, c, b.clock.answered(start, now, c.Now), now)
+	b.trace(records, StepClaim, start, now)
 	for _, r := range records {
 		r.background = true
 	}

@@ -29,6 +29,8 @@ func (c *claimer) claim(ctx context.Context, req task.ClaimRequest, parts []*par
 	case errors.Is(err, task.ErrOutcomeUnknown):
 		c.events.StoreFailed(c.number, "claim", err)
 		c.ownership.drop(req.Owned, err)
+	case errors.Is(err, task.ErrCapLeaseOver):
+		return nil // a claim that took long
 	case err != nil:
 		c.failed("claim", err, parts)
 	case len(claim.Lost) > 0:

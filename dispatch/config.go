@@ -51,10 +51,6 @@ type Store interface {
 	AcquireCapLease(ctx context.Context, of task.TenantKind, limit int) (task.CapLease, error)
 	ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch int64, share bool) error
 
-	// CapPart returns how much of the cap the database may use without a lease, and the
-	// number of its open runs.
-	CapPart(ctx context.Context, database int, of task.TenantKind, limit int) (part, open int, err error)
-
 	// LendCapPart moves half of what one database has left of its part of the cap to another
 	// database, and returns how much that is.
 	LendCapPart(ctx context.Context, of task.TenantKind, from, to int) (n int, err error)
@@ -162,6 +158,8 @@ type Config struct {
 	// ReleaseTimeout bounds the wait for confirmations on a hand-over. The default is 3 s.
 	ReleaseTimeout time.Duration
 
+	// Tracer, if set, makes the traces of deliveries.
+	Tracer Tracer
 	// Lost is called with shards that this process has lost without a call of Release. It is
 	// called without locks and may call Acquire from another goroutine.
 	Lost func(shards []task.Shard)

@@ -38,7 +38,6 @@ func newDatabase(d *Dispatcher, number int, places chan struct{}) *database {
 	}
 	b.background = &background{
 		claimer: claims, transactions: tx, clock: b.clock, pipeline: d.pipeline, tokens: d.tokens, activity: d.activity, wakeAll: d.wakeAll,
-		capped: newCappedClaims(),
 	}
 	b.loop = &loop{
 		env: e, transactions: tx, tracker: b.tracker, planning: b.planning, flows: b.flows, scheduler: d.scheduler,

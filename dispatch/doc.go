@@ -77,8 +77,9 @@
 // claimed flow by flow ([background]). Package
 // [github.com/perceptor/perceptor/dispatch/fair], which is pure, decides how many of these
 // rows may be claimed per second, which tenants have a backlog, and how backlogged tenants
-// share. Tokens of tenants with a rate come from [Store.TakeTokens], the leases of capped
-// kinds from [Store.AcquireCapLease]. A claim names the version of the settings by which it
+// share. Tokens of tenants with a rate come from [Store.TakeTokens]. Capped kinds are claimed
+// in rounds ([capLoop]), by the parts of a cap that databases have, and by leases of
+// [Store.AcquireCapLease]. A claim names the version of the settings by which it
 // was planned. If the database has another version, such as one with a pause, the claim does
 // nothing. So no claim follows settings that are older than an acknowledged change.
 //
@@ -99,8 +100,9 @@
 //  3. transactions.own, of one database
 //  4. transactions.places, over all databases
 //
-// A cap lease is outside of this order: one goroutine takes it, before 2, and the database
-// ends a lease that is not released.
+// The place of a round of a capped kind comes before 2. A cap lease is outside of this order:
+// the round of its kind takes it, before 2, and the database ends a lease that is not
+// released.
 //
 // # Reading the code
 //
@@ -115,8 +117,9 @@
 //
 // There are few goroutines. Each database has loop.go, whose steps are foreground.go (claims
 // and peeks), acknowledge.go and giveup.go; and background.go, twice. All databases share
-// pipeline.go and caps.go. claim.go is common to foreground and background claims.
-// ownership.go acquires, releases and drops shards, unread.go
+// pipeline.go and caps.go, which starts a goroutine for each round of a capped kind
+// (capround.go). claim.go is common to foreground and background claims.
+// trace.go makes the traces of deliveries. ownership.go acquires, releases and drops shards, unread.go
 // reads what their outbox has beyond the first part, and transactions.go admits transactions.
 // database.go and dispatcher.go join the parts; the pipeline reports confirmed records to
 // the dispatcher ([settler]). hinter.go and hints.go send and receive hints.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -54,30 +53,55 @@ type fakeStore struct {
 	version int64
 	rates   map[int32]task.Rates
 	tokens  map[int32]*fakeTokens
-	// capTaken is set while a dispatcher has the lease of the only capped kind. capEpoch is
-	// the epoch of the last lease.
-	capTaken bool
-	capEpoch int64
-	// capShared is what the last lease has reported. capParts is set while databases have
-	// their parts of the cap.
-	capShared, capParts bool
+	// caps have the cap leases of tenants with a capped kind.
+	caps map[int32]*fakeCap
+}
+
+// fakeCap is the cap lease of the only capped kind of a tenant.
+type fakeCap struct {
+	// taken is set while a dispatcher has the lease. epoch is the epoch of the last lease,
+	// and shared is what it has reported.
+	taken  bool
+	epoch  int64
+	shared bool
+	// parts are the parts of the cap that databases have.
+	parts [task.Databases]int
+}
+
+// capOf returns the cap lease of a tenant. s.mu is held.
+func (s *fakeStore) capOf(tenant int32) *fakeCap {
+	if s.caps == nil {
+		s.caps = map[int32]*fakeCap{}
+	}
+	if s.caps[tenant] == nil {
+		s.caps[tenant] = &fakeCap{}
+	}
+	return s.caps[tenant]
 }
 
 // AcquireCapLease counts the runs of a tenant that are claimed and not closed. It assumes
 // that all are of one kind.
-func (s *fakeStore) AcquireCapLease(_ context.Context, of task.TenantKind, _ int) (task.CapLease, error) {
+func (s *fakeStore) AcquireCapLease(_ context.Context, of task.TenantKind, limit int) (task.CapLease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.capTaken {
+	c := s.capOf(of.Tenant)
+	if c.taken {
 		return task.CapLease{}, nil
 	}
-	s.capTaken = true
-	s.capEpoch++
-	lease := task.CapLease{Epoch: s.capEpoch, Shared: s.capShared}
+	c.taken = true
+	c.epoch++
+	lease := task.CapLease{Epoch: c.epoch, Shared: c.shared}
 	for d := range lease.Open {
 		lease.Open[d] = s.openIn(d, of.Tenant)
+		switch {
+		case !lease.Shared:
+			c.parts[d] = -1
+		case c.parts[d] < 0:
+			c.parts[d] = task.CapPart(limit, d)
+		}
+		lease.Parts[d] = max(c.parts[d], 0)
 	}
-	s.capParts = s.capShared
+	c.shared = false
 	return lease, nil
 }
 
@@ -91,25 +115,50 @@ func (s *fakeStore) openIn(database int, tenant int32) (open int) {
 	return open
 }
 
-func (s *fakeStore) ReleaseCapLease(_ context.Context, _ task.TenantKind, _ int64, share bool) error {
+func (s *fakeStore) ReleaseCapLease(_ context.Context, of task.TenantKind, _ int64, share bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.capTaken, s.capShared = false, share
+	c := s.capOf(of.Tenant)
+	c.taken, c.shared = false, share
 	return nil
 }
 
-func (s *fakeStore) CapPart(_ context.Context, database int, of task.TenantKind, _ int) (part, open int, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.capParts {
-		part = math.MaxInt
+// capRoom returns how many runs a claim with a limit may take. s.mu is held.
+func (s *fakeStore) capRoom(req *task.ClaimRequest) (room, open int) {
+	limit, part := req.CapLimit, max(s.capOf(req.Flows[0].Tenant).parts[req.Database], 0)
+	if req.CapLease == 0 || part < req.CapPart {
+		limit = min(limit, part)
 	}
-	return part, s.openIn(database, of.Tenant), nil
+	open = s.openIn(req.Database, req.Flows[0].Tenant)
+	return max(limit-open, 0), open
 }
 
-// LendCapPart lends nothing: databases of the fake store have all of the cap as their parts.
-func (s *fakeStore) LendCapPart(context.Context, task.TenantKind, int, int) (int, error) {
-	return 0, nil
+// hasDue reports whether the only flow of a claim has due rows. s.mu is held.
+func (s *fakeStore) hasDue(req *task.ClaimRequest, now task.Instant) bool {
+	shards := make(map[task.Shard]bool)
+	for _, o := range req.Owned {
+		shards[o.Shard] = true
+	}
+	for _, due := range s.dueRows(req.Database, shards, req.Low, now, req.Ahead) {
+		if s.flowOf(req, due.row) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// LendCapPart assumes that no lease begins between its two steps.
+func (s *fakeStore) LendCapPart(_ context.Context, of task.TenantKind, from, to int) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.capOf(of.Tenant)
+	n := max(c.parts[from]-s.openIn(from, of.Tenant)+1, 0) / 2
+	if c.parts[to] < 0 {
+		n = 0
+	}
+	c.parts[from] -= n
+	c.parts[to] += n
+	return n, nil
 }
 
 // fakeTokens is the bucket of a tenant. paid is the instant at which all tokens granted so
@@ -339,6 +388,9 @@ func (s *fakeStore) Claim(ctx context.Context, req task.ClaimRequest) (task.Clai
 		}()
 		return task.Claim{}, fmt.Errorf("claim: %w", task.ErrOutcomeUnknown)
 	}
+	if req.CapLease != 0 && req.CapLease != s.capOf(req.Flows[0].Tenant).epoch {
+		return task.Claim{}, task.ErrCapLeaseOver
+	}
 	return s.commit(req), nil
 }
 
@@ -352,6 +404,15 @@ func (s *fakeStore) sleep(d time.Duration) {
 // commit executes and commits the claim. s.mu is held.
 func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 	c := task.Claim{Now: s.now(), Next: task.Never}
+	if req.CapLimit != 0 {
+		c.CapRoom, c.Open = s.capRoom(&req)
+		req.Flows = slices.Clone(req.Flows)
+		req.Flows[0].Rows = min(req.Flows[0].Rows, c.CapRoom)
+	}
+	if req.CapLimit != 0 && c.CapRoom == 0 {
+		c.FlowRows, c.More = []int{0}, s.hasDue(&req, c.Now)
+		return c
+	}
 	s.claims = append(s.claims, req)
 	s.remove(req.Acknowledged)
 	if len(req.Flows) > 0 {
@@ -401,6 +462,8 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 			out.shards = append(out.shards, id.Shard())
 		}
 	}
+	c.Open += c.Rows
+	c.More = c.More || req.CapLimit != 0 && c.Rows >= c.CapRoom
 	if len(out.entries) > 0 {
 		s.nextRow++
 		s.outbox[s.nextRow] = out

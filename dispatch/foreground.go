@@ -65,6 +65,7 @@ func (f *foreground) request(st step, capacity capacity) (task.ClaimRequest, []*
 func (f *foreground) committed(start time.Time, st step, req task.ClaimRequest, c *task.Claim, parts []*part, by task.Settings) {
 	now := time.Now()
 	records := f.tracker.committed(parts, req.Owned, c, f.clock.answered(start, now, c.Now), now)
+	f.trace(records, StepClaim, start, now)
 	f.tellClock()
 	bytes := 0
 	for _, r := range records {

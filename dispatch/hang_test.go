@@ -75,6 +75,22 @@ func (s *hungStore) TakeTokens(ctx context.Context, tenant int32, want, unused i
 	return s.fakeStore.TakeTokens(ctx, tenant, want, unused)
 }
 
+func (s *hungStore) AcquireCapLease(ctx context.Context, of task.TenantKind, limit int) (task.CapLease, error) {
+	asking, stop := context.WithTimeout(ctx, 400*time.Millisecond)
+	defer stop()
+	if err := s.wait(asking, task.Databases-1); err != nil {
+		return task.CapLease{}, err
+	}
+	return s.fakeStore.AcquireCapLease(ctx, of, limit)
+}
+
+func (s *hungStore) LendCapPart(ctx context.Context, of task.TenantKind, from, to int) (int, error) {
+	if err := errors.Join(s.wait(ctx, from), s.wait(ctx, to)); err != nil {
+		return 0, err
+	}
+	return s.fakeStore.LendCapPart(ctx, of, from, to)
+}
+
 // hungMember starts a dispatcher that owns a shard of each database.
 func hungMember(t *testing.T, w *world) (*member, *hungStore) {
 	t.Helper()

@@ -26,10 +26,14 @@ type record struct {
 	pub  task.Publication
 	part *part
 	size int
+	// clock is a reading of the database's clock, for the instant of the publication.
+	clock reading
 	// dueAt is when the record may be published, or zero if it may be published immediately.
 	dueAt time.Time
 	// background is set if a flow claim has claimed the record.
 	background bool
+	// trace is nil if the delivery is not traced.
+	trace Trace
 }
 
 // recordOverhead is the memory that a record uses beside its kind and params, in bytes.
@@ -37,6 +41,15 @@ const recordOverhead = 256
 
 func newRecord(p *task.Publication, of *part) *record {
 	return &record{pub: *p, part: of, size: recordOverhead + len(p.Kind) + len(p.Params)}
+}
+
+// publication returns what is published at now: the delivery with its place in the history.
+func (r *record) publication(now time.Time, dispatcher string) task.Publication {
+	p := r.pub
+	if p.Dispatcher = dispatcher; !r.clock.at.IsZero() {
+		p.PublishedAt = max(r.clock.least(now), p.ClaimedAt)
+	}
+	return p
 }
 
 // An ownedShard is a shard whose epoch this dispatcher raised last.
@@ -132,7 +145,7 @@ func (l *ownedShards) enter(row int64, owned []task.Ownership, listed []task.Sha
 		p.pending++
 		l.shards[p.shard].parts[p] = struct{}{}
 		r := newRecord(&pubs[i], p)
-		r.dueAt = clock.due(r.pub.ScheduledAt)
+		r.clock, r.dueAt = clock, clock.due(r.pub.ScheduledAt)
 		records = append(records, r)
 	}
 	for _, s := range listed {

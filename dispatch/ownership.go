@@ -29,6 +29,7 @@ func (o *ownership) acquire(ctx context.Context, shards []task.Shard) error {
 	if o.stopping.Load() {
 		return ErrStopped
 	}
+	start := time.Now()
 	o.forget(shards)
 	owned, batches, next, err := o.takeOver(ctx, shards)
 	if err != nil {
@@ -44,6 +45,7 @@ func (o *ownership) acquire(ctx context.Context, shards []task.Shard) error {
 	// From here on the loop claims.
 	now := time.Now()
 	records := o.tracker.acquired(owned, byRow(batches), next, clock, now)
+	o.trace(records, StepReadOutbox, start, now)
 	o.planning.acquired(now)
 	o.flows.acquired(now)
 	o.pipeline.submit(records)

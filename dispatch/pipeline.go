@@ -158,13 +158,13 @@ func (p *pipeline) send(ctx context.Context, next *call) {
 	if p.at(ctx, BeforePublish, -1) != nil {
 		return
 	}
-	pubs := make([]task.Publication, len(next.records))
-	for i, r := range next.records {
-		pubs[i] = r.pub
-	}
+	pubs, traced := publicationsOf(next.records, time.Now(), p.cfg.Owner.Name)
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.PublishTimeout)
 	defer cancel()
 	p.publisher.Publish(ctx, pubs, func(index []int, err error) {
+		if traced {
+			sent(next.records, index, err)
+		}
 		settled := results.settleRecords(index, err)
 		if len(settled.acked) > 0 && p.at(ctx, AfterPublish, -1) == nil {
 			p.acknowledged(settled.acked)
@@ -195,6 +195,7 @@ func (p *pipeline) discard(records []*record) {
 	if len(records) == 0 {
 		return
 	}
+	p.endTraces(records)
 	p.mu.Lock()
 	for _, r := range records {
 		l := p.topics[r.pub.Tenant]

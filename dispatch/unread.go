@@ -77,6 +77,7 @@ func (r *outboxReader) read(ctx context.Context) {
 	if room == 0 {
 		return
 	}
+	start := time.Now()
 	batches, next, err := r.store.Unpublished(ctx, r.number, u.owned, u.after, room)
 	var clock reading
 	if err == nil {
@@ -89,6 +90,7 @@ func (r *outboxReader) read(ctx context.Context) {
 	}
 	now := time.Now()
 	records := r.tracker.readUnread(u, byRow(batches), next, clock, now)
+	r.trace(records, StepReadOutbox, start, now)
 	if r.planning.succeeded(); next == 0 {
 		r.planning.acquired(now)
 		r.flows.acquired(now)

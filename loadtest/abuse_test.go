@@ -31,8 +31,9 @@ func TestAnAttackOfOneTenantLeavesAnotherItsService(t *testing.T) {
 	report.Table(&table)
 	t.Log(table.String())
 	for _, a := range report.Attacks {
-		if most := 3000.0; a.AddDuring > most || a.LateDuring > most || a.Errors > 0 || a.Samples == 0 {
-			t.Errorf("%s: p99 of adds %.0f ms, of lateness %.0f ms, %d errors of %d adds", a.Name, a.AddDuring, a.LateDuring, a.Errors, a.Samples)
+		// Medians, because other tests share the machine; the command judges the 99th percentiles.
+		if most := 2000.0; a.AddMedian > most || a.LateMedian > most || a.Errors > 0 || a.Samples == 0 {
+			t.Errorf("%s: medians of adds %.0f ms, of lateness %.0f ms, %d errors of %d adds", a.Name, a.AddMedian, a.LateMedian, a.Errors, a.Samples)
 		}
 	}
 	if report.Lost > 0 {

@@ -29,6 +29,7 @@ type deletedTenant struct {
 	id      int
 	db      *pgx.Conn
 	begun   time.Time
+	left    estate
 	locked  int // the database in which a lock blocks the deletion
 	release func()
 }
@@ -48,6 +49,7 @@ func deleteTenant(t *testing.T, s *stack.Stack) *deletedTenant {
 		t.Fatal(err)
 	}
 	c.fill()
+	c.left = c.estate()
 	c.beginDeletion()
 	c.lockRow()
 	return c
@@ -74,6 +76,7 @@ func (c *deletedTenant) fill() {
 		c.add(client.Task{Kind: "succeeding", Type: client.OneShot, IdempotencyKey: "key-" + strconv.Itoa(i)})
 	}
 	c.add(client.Task{Kind: "failing", Type: client.OneShot})
+	c.configure()
 	await(c.t, "there is a dead run and there are 24 calls", func() bool { return len(c.dead(client.DeadFilter{})) == 1 && len(c.called("succeeding")) >= 24 })
 	await(c.t, "the tenant has both of its topics", func() bool { return len(c.topics()) == 2 })
 	stop()
@@ -221,10 +224,11 @@ func (c *deletedTenant) checkNothingLeft() {
 	if err != nil || census != (shards.Census{}) {
 		c.t.Errorf("tasks of the deleted tenant: %+v, %v", census, err)
 	}
-	// The history is excluded: it is dropped by day. So is the audit log, which keeps its retention.
+	// The history is excluded: it is dropped by day. So are the audit log, which keeps its retention, and the figures of
+	// the last hour, which expire.
 	rows, err := c.db.Query(c.t.Context(), `SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant_id'
-		 WHERE n.nspname LIKE 'perceptor\___' AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname NOT IN ('run_event', 'audit_event')`)
+		 WHERE n.nspname LIKE 'perceptor\___' AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname NOT IN ('run_event', 'audit_event', 'audit_count', 'figure')`)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -241,13 +245,14 @@ func (c *deletedTenant) checkNothingLeft() {
 	}
 }
 
-// recreate creates a tenant of the same name and checks that it works and inherits no data.
+// recreate creates a tenant of the same name and checks that it works and inherits nothing.
 func (c *deletedTenant) recreate() {
 	c.t.Helper()
 	g := newGuestNamed(c.t, c.stack, c.name)
 	for inherited, err := range g.ListTasks(c.t.Context(), client.Filter{}) {
 		c.t.Fatalf("the new tenant of the same name has the task %+v, %v", inherited, err)
 	}
+	c.checkNothingInherited(g)
 	g.listen(map[string]client.Handler{"succeeding": func(context.Context, *client.Run) error { return nil }})
 	id := g.add(client.Task{Kind: "succeeding", Type: client.OneShot, IdempotencyKey: "key-1"})
 	await(c.t, "a task of the new tenant is called", func() bool { return len(g.called("succeeding")) == 1 })

@@ -39,6 +39,7 @@ type guest struct {
 	t     *testing.T
 	stack *stack.Stack
 	name  string
+	token string
 
 	mu    sync.Mutex
 	calls []*client.Run
@@ -61,7 +62,7 @@ func newGuestNamed(t *testing.T, s *stack.Stack, name string) *guest {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() }) //nolint:errcheck // the connection is not used again
-	return &guest{Client: c, t: t, stack: s, name: name}
+	return &guest{Client: c, t: t, stack: s, name: name, token: token}
 }
 
 // listen runs a listener with the handlers until the test ends or stop is called. It

@@ -34,6 +34,7 @@ func TestEveryLinkIsClosed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole installation; make test runs it")
 	}
+	t.Parallel()
 	s, err := stack.Real(t.Context(), stack.RealOptions{Taskds: 1, Dispatchers: 1, Session: 2 * time.Second, Secure: true, Progress: func(string) {}})
 	if err != nil {
 		t.Fatal(err)

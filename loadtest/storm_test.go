@@ -20,6 +20,7 @@ func TestTheContractIsKeptInAStorm(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts every real part several times; make test runs it")
 	}
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	self, err := os.Executable()

@@ -27,7 +27,7 @@ import (
 // baseCommit is the release before this tree: a commit whose programs tolerate one version
 // of difference. After a release it becomes the commit of that release. Until the first
 // release, migrations may be changed in place; then it becomes a commit that has the change.
-const baseCommit = "0874e6a3ec016279e6317aac7d423ef847bcb2f0"
+const baseCommit = "4781f9826459eddeb062408bda69e0216d8b1602"
 
 // TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract exchanges every process of the base by
 // its synthetic successor, back, and forth again, one after the other, while tasks fire.
@@ -49,7 +49,7 @@ func TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract(t *testing.T) {
 		to(base, "dispatcher-1", 5500*time.Millisecond), to(base, "dispatcher-2", 7*time.Second), to(base, "taskd-1", 7*time.Second),
 		to(next, "dispatcher-2", 9*time.Second), to(next, "dispatcher-1", 10*time.Second), to(next, "taskd-1", 10*time.Second), to(next, "taskd-2", 11*time.Second),
 	})
-	o.For, o.Rate, o.Delay = 12*time.Second, 100, workload.Delay{Min: time.Second, Max: 7 * time.Second}
+	o.For, o.Rate, o.Delay = 20*time.Second, 100, workload.Delay{Min: time.Second, Max: 7 * time.Second}
 	var beside sync.WaitGroup
 	w := watchPacks(t, ctx, s.Postgres(), &beside)
 	beside.Go(func() {

@@ -13,8 +13,8 @@ import (
 )
 
 // Decode parses the value of a record. It returns the argument of [Encode],
-// except for the tenant's number, the misfire policy and the key, which are not
-// in a record. Params of the result refers to value; it is checked but not
+// except for the tenant's number, the misfire policy, the key and the span that
+// published it, which are not in the value. Params of the result refers to value; it is checked but not
 // decoded: see [Params].
 //
 // The error names the field, its value and the rule that it breaks.
@@ -75,6 +75,10 @@ func fieldName(n protowire.Number) string {
 		return "claim_time"
 	case fieldTrace:
 		return "trace_parent"
+	case fieldDispatcher:
+		return "dispatcher"
+	case fieldPublished:
+		return "publish_time"
 	case fieldReplayOf:
 		return "replay_of"
 	case fieldParams:
@@ -86,7 +90,7 @@ func fieldName(n protowire.Number) string {
 // decodeField parses the known field n, whose framing is valid.
 func decodeField(p *task.Publication, n protowire.Number, typ protowire.Type, raw []byte) error {
 	switch n {
-	case fieldKind, fieldScheduled, fieldAckTimeout, fieldClaimed, fieldTrace, fieldReplayOf, fieldParams:
+	case fieldKind, fieldScheduled, fieldAckTimeout, fieldClaimed, fieldTrace, fieldDispatcher, fieldPublished, fieldReplayOf, fieldParams:
 		if typ != protowire.BytesType {
 			return fmt.Errorf("wire type %d, want %d", typ, protowire.BytesType)
 		}
@@ -138,6 +142,9 @@ func decodeBytes(p *task.Publication, n protowire.Number, body []byte) error {
 		}
 		p.TraceParent = string(body)
 		return nil
+	case fieldDispatcher:
+		p.Dispatcher = task.CleanName(string(body))
+		return nil
 	case fieldReplayOf:
 		id, err := task.ParseRunID(string(body))
 		p.ReplayOf = id
@@ -155,6 +162,8 @@ func decodeBytes(p *task.Publication, n protowire.Number, body []byte) error {
 		p.ScheduledAt, err = instant(ms)
 	case fieldClaimed:
 		p.ClaimedAt, err = instant(ms)
+	case fieldPublished:
+		p.PublishedAt, err = instant(ms)
 	case fieldAckTimeout:
 		if ms < 1 || ms > task.MaxAckTimeout.Milliseconds() {
 			return fmt.Errorf("%d ms is not between 1 ms and %s", ms, task.MaxAckTimeout)

@@ -6,8 +6,7 @@
 //     of the id. There is no guarantee about order.
 //   - The value is the protobuf message perceptor.v1.RunRecord. It has everything
 //     that a listener needs; the headers repeat some of it for tools.
-//   - The headers are those of CloudEvents 1.0 in binary mode, and three
-//     additional ones.
+//   - The headers are those of CloudEvents 1.0 in binary mode, and additional ones.
 //
 // The params are stored as the wire bytes of perceptor.v1.Params and are passed
 // on unchanged, so encoding a record builds no map. Therefore the encoder is
@@ -43,6 +42,8 @@ const (
 	fieldAckTimeout protowire.Number = 9
 	fieldClaimed    protowire.Number = 10
 	fieldTrace      protowire.Number = 11
+	fieldDispatcher protowire.Number = 12
+	fieldPublished  protowire.Number = 13
 	fieldReplayOf   protowire.Number = 14
 	fieldParams     protowire.Number = 15
 )
@@ -66,6 +67,7 @@ const (
 	HeaderAttempt     = "perceptor_attempt"
 	HeaderScheduledAt = "perceptor_scheduled_at"
 	HeaderTraceParent = "ce_traceparent" // only for tasks that have a trace context
+	HeaderTrace       = "traceparent"    // only for deliveries that are traced
 )
 
 // MaxOverheadBytes bounds the size of a record besides the keys and values of
@@ -87,7 +89,7 @@ type Header struct {
 // p.Params. Encode does not validate p: the store has done so.
 func Encode(p task.Publication, tenant string) (key, value []byte, headers []Header) {
 	key = strconv.AppendInt(nil, int64(p.Task), 10)
-	return key, appendValue(make([]byte, 0, len(p.Params)+len(p.Kind)+96), &p), appendHeaders(&p, tenant)
+	return key, appendValue(make([]byte, 0, len(p.Params)+len(p.Kind)+len(p.Dispatcher)+112), &p), appendHeaders(&p, tenant)
 }
 
 func appendValue(b []byte, p *task.Publication) []byte {
@@ -104,6 +106,10 @@ func appendValue(b []byte, p *task.Publication) []byte {
 		b = appendMillis(b, fieldClaimed, int64(p.ClaimedAt))
 	}
 	b = appendBytes(b, fieldTrace, p.TraceParent)
+	b = appendBytes(b, fieldDispatcher, p.Dispatcher)
+	if p.PublishedAt != 0 { // 0: not known
+		b = appendMillis(b, fieldPublished, int64(p.PublishedAt))
+	}
 	if p.ReplayOf.Task != 0 {
 		b = appendBytes(b, fieldReplayOf, p.ReplayOf.String())
 	}
@@ -137,8 +143,8 @@ func appendMillis(b []byte, n protowire.Number, ms int64) []byte {
 	return append(b, inner...)
 }
 
-// maxHeaders is the number of headers of a run's record with a trace context and a signature.
-const maxHeaders = 12
+// maxHeaders is the number of headers of a run's record with both trace contexts and a signature.
+const maxHeaders = 13
 
 // Parts of headers that are the same in all records. They are read-only.
 var (
@@ -174,7 +180,24 @@ func appendHeaders(p *task.Publication, tenant string) []Header {
 	if p.TraceParent != "" {
 		headers = append(headers, Header{HeaderTraceParent, []byte(p.TraceParent)})
 	}
+	if p.Trace != "" {
+		headers = append(headers, Header{HeaderTrace, []byte(p.Trace)})
+	}
 	return headers
+}
+
+// Trace returns the trace context of the span that published a delivery, or "" if it is not
+// traced. The header is not signed, so it counts only for tasks whose signed value has a trace
+// context.
+func Trace(p *task.Publication, headers []Header) string {
+	if p.TraceParent == "" {
+		return ""
+	}
+	parent, n := find(headers, HeaderTrace)
+	if n != 1 || task.TraceParentFault(string(parent)) != "" {
+		return ""
+	}
+	return string(parent)
 }
 
 // Partition returns the partition, 0 to n-1, of a task's records on a topic

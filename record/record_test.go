@@ -41,6 +41,10 @@ func generated(t testing.TB, p task.Publication) []byte {
 		TaskId: int64(p.Task), Seq: p.Seq, Attempt: p.Attempt, Type: perceptorv1.Task_Type(p.Type), Kind: p.Kind,
 		ScheduledTime: timestamppb.New(p.ScheduledAt.Time()), MissedCount: p.Missed, Version: p.Version,
 		AckTimeout: durationpb.New(p.AckTimeout), TraceParent: p.TraceParent,
+		Dispatcher: p.Dispatcher,
+	}
+	if p.PublishedAt != 0 {
+		m.PublishTime = timestamppb.New(p.PublishedAt.Time())
 	}
 	if p.ClaimedAt != 0 {
 		m.ClaimTime = timestamppb.New(p.ClaimedAt.Time())
@@ -72,6 +76,8 @@ func drawPublication(r *rapid.T, t *testing.T) task.Publication {
 		Kind:        text.Draw(r, "kind"),
 		ScheduledAt: task.Instant(rapid.Int64Range(0, int64(task.LastInstant)-1).Draw(r, "scheduled")),
 		ClaimedAt:   task.Instant(rapid.Int64Range(0, int64(task.LastInstant)-1).Draw(r, "claimed")),
+		PublishedAt: task.Instant(rapid.Int64Range(0, int64(task.LastInstant)-1).Draw(r, "published")),
+		Dispatcher:  rapid.StringMatching(`[a-z0-9-]{0,20}`).Draw(r, "dispatcher"),
 		Missed:      rapid.Int64Range(0, 1<<40).Draw(r, "missed"),
 		Version:     rapid.Int32Range(0, 1<<31-1).Draw(r, "version"),
 		AckTimeout:  time.Duration(rapid.Int64Range(1, task.MaxAckTimeout.Milliseconds()).Draw(r, "ack")) * time.Millisecond,
@@ -303,6 +309,37 @@ func BenchmarkDecode(b *testing.B) {
 	for b.Loop() {
 		if _, err := record.Decode(value); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+func TestTheSpanThatPublishedARecordIsInAHeader(t *testing.T) {
+	t.Parallel()
+	const add, span = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "00-11112222333344445555666677778888-1111222233334444-01"
+	p := sample(t)
+	p.TraceParent, p.Trace = add, span
+	_, value, headers := record.Encode(p, "shop")
+	got, err := record.Decode(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unsampled := got
+	unsampled.TraceParent = ""
+	header := func(value string) record.Header { return record.Header{Key: record.HeaderTrace, Value: []byte(value)} }
+	for name, c := range map[string]struct {
+		p       task.Publication
+		headers []record.Header
+		want    string
+	}{
+		"as it was written":           {got, headers, span},
+		"a task without a trace":      {unsampled, headers, ""},
+		"no header":                   {got, nil, ""},
+		"another one, by a mirror":    {got, append(headers[:len(headers):len(headers)], header(span)), ""},
+		"what is no trace context":    {got, []record.Header{header("of a mirror")}, ""},
+		"a context that is too short": {got, []record.Header{header(span[:54])}, ""},
+	} {
+		if trace := record.Trace(&c.p, c.headers); trace != c.want {
+			t.Errorf("%s: %q, want %q", name, trace, c.want)
 		}
 	}
 }

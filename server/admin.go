@@ -1,11 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -104,9 +106,9 @@ func tenantSettings(t *perceptorv1.Tenant) (Tenant, []task.Fault) {
 		tenant.Retention = r.duration("default_retention", t.DefaultRetention, 0, task.MaxRetention)
 	}
 	if t.History == 0 {
-		tenant.History = task.HistoryFailures
+		tenant.History = task.HistorySlow
 	} else if !slices.Contains(task.HistoryLevels, tenant.History) {
-		r.fault("history", "%d is not one of FAILURES, ALL, NONE", int32(t.History))
+		r.fault("history", "%d is not one of FAILURES, ALL, NONE, SLOW, SAMPLED", int32(t.History))
 	}
 	tenant.Rates = r.rates(t)
 	return tenant, r.faults
@@ -194,6 +196,8 @@ func tenantReply(t Tenant) *perceptorv1.Tenant {
 		History:          perceptorv1.Tenant_History(t.History),
 		Topic:            t.Topic,
 		CreateTime:       timestamp(t.CreatedAt),
+		HistorySlowAfter: durationpb.New(time.Duration(cmp.Or(t.Rates.HistorySlowMs, task.DefaultSlowAfter.Milliseconds())) * time.Millisecond),
+		HistorySample:    cmp.Or(t.Rates.HistorySample, task.DefaultHistorySample),
 		DispatchRate:     t.Rates.DispatchRate,
 		DispatchBurst:    t.Rates.DispatchBurst,
 		Weight:           int32(t.Rates.Share()),

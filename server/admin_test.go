@@ -24,7 +24,8 @@ func TestATenantIsCreatedOnceWithItsDefaults(t *testing.T) {
 	}
 	want := &perceptorv1.Tenant{
 		Name: "a-1", MaxParamsBytes: task.DefaultMaxParamsBytes, DefaultRetention: durationpb.New(time.Hour),
-		Topic: "perceptor.a-1", CreateTime: after(0), History: perceptorv1.Tenant_FAILURES, Weight: 1,
+		Topic: "perceptor.a-1", CreateTime: after(0), History: perceptorv1.Tenant_SLOW, Weight: 1,
+		HistorySlowAfter: durationpb.New(task.DefaultSlowAfter), HistorySample: task.DefaultHistorySample,
 	}
 	if diff := cmp.Diff(want, &got, protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"net/http"
@@ -16,13 +17,17 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/perceptor/perceptor/internal/requestid"
 	"github.com/perceptor/perceptor/task"
 )
 
 // Audit is the audit log. All methods may be called concurrently.
 type Audit interface {
-	// RecordAudit records an event; it sets ID and At. It returns soon, whether the event
-	// can be stored or not.
+	// AdmitAudit reports whether the event of a call may be recorded, of which Tenant,
+	// TenantName and Operator are set as far as they are known. If not, it counts it.
+	AdmitAudit(e task.AuditEvent) bool
+	// RecordAudit records an event that was admitted; it sets ID and At. It returns soon,
+	// whether the event can be stored or not.
 	RecordAudit(ctx context.Context, e task.AuditEvent)
 	// ListAudit returns the page of events after a cursor, newest first.
 	ListAudit(ctx context.Context, q task.AuditQuery) (task.AuditPage, error)
@@ -43,9 +48,11 @@ type auditor struct {
 
 // auditing is an audited call.
 type auditing struct {
-	rule    auditRule
-	request proto.Message
-	before  proto.Message // nil: not known, or nothing
+	// admitted is false if the call's event will not be kept: then nothing is read for it.
+	admitted bool
+	rule     auditRule
+	request  proto.Message
+	before   proto.Message // nil: not known, or nothing
 	// What the answer tells.
 	object, tenant string
 	changes        []task.AuditChange
@@ -57,7 +64,11 @@ func (a *auditor) begin(ctx context.Context, method string, request proto.Messag
 	if !ok || a.log == nil {
 		return nil
 	}
-	c := &auditing{rule: rule, request: proto.Clone(request), object: textAt(rule.object, request)} // the method may change it
+	if !a.log.AdmitAudit(auditOf(identityOf(ctx), textAt(rule.tenant, request))) {
+		return &auditing{}
+	}
+	// The method may change its request.
+	c := &auditing{admitted: true, rule: rule, request: proto.Clone(request), object: cmp.Or(textAt(rule.object, request), keyNameOf(request))}
 	if rule.before != nil {
 		ctx, cancel := context.WithTimeout(ctx, auditReads)
 		defer cancel()
@@ -69,9 +80,19 @@ func (a *auditor) begin(ctx context.Context, method string, request proto.Messag
 	return c
 }
 
+// auditOf returns the event of a caller. tenant is the name of the tenant that an operator's call
+// is about.
+func auditOf(who *Identity, tenant string) task.AuditEvent {
+	e := task.AuditEvent{Actor: who.TokenID, Operator: who.Tenant.ID == 0, Tenant: who.Tenant.ID, TenantName: who.Tenant.Name}
+	if e.Operator {
+		e.TenantName = tenant
+	}
+	return e
+}
+
 // answered takes from the answer of a call what its event holds.
 func (c *auditing) answered(reply any, err error) {
-	if c == nil {
+	if c == nil || !c.admitted {
 		return
 	}
 	var answer proto.Message
@@ -79,7 +100,7 @@ func (c *auditing) answered(reply any, err error) {
 		answer = reply.(proto.Message)
 		c.changes = changesOf(&c.rule, c.before, answer)
 	}
-	c.object, c.tenant = textAt(c.rule.object, answer, c.request), textAt(c.rule.tenant, answer, c.request)
+	c.object, c.tenant = cmp.Or(textAt(c.rule.object, answer, c.request), keyNameOf(c.request)), textAt(c.rule.tenant, answer, c.request)
 }
 
 // end records a call that has ended with err, which is a status. An inspection was recorded
@@ -91,15 +112,17 @@ func (a *auditor) end(ctx context.Context, c *call, err error) {
 	if a.log == nil || c.audit == nil && !login && !denied {
 		return
 	}
-	ctx = context.WithoutCancel(ctx)
-	e := task.AuditEvent{
-		Action: actionOf(c), Result: rpccode.Code(code).String(), Source: originOf(ctx), RequestID: requestID(ctx),
+	e := task.AuditEvent{Tenant: task.AuditLogins, Actor: claimedToken(c.headers)}
+	if !login {
+		e = auditOf(c.who, "")
 	}
+	if c.audit == nil && !a.log.AdmitAudit(e) || c.audit != nil && !c.audit.admitted {
+		return
+	}
+	ctx = context.WithoutCancel(ctx)
+	e.Action, e.Result, e.Source, e.RequestID = actionOf(c), rpccode.Code(code).String(), originOf(ctx), requestID(ctx)
 	if login {
-		e.Action, e.Object, e.Tenant, e.Actor = task.AuditLogin, e.Action, task.AuditLogins, claimedToken(c.headers)
-	} else {
-		e.Actor, e.Operator = c.who.TokenID, c.who.Tenant.ID == 0
-		e.Tenant, e.TenantName = c.who.Tenant.ID, c.who.Tenant.Name
+		e.Action, e.Object = task.AuditLogin, e.Action
 	}
 	if c.audit != nil {
 		e.Object, e.Changes = c.audit.object, c.audit.changes
@@ -135,11 +158,8 @@ func claimedToken(headers []string) string {
 	return ""
 }
 
-// The keys of what the HTTP side knows about a request.
-type (
-	originKey    struct{}
-	requestIDKey struct{}
-)
+// originKey is the key of the address of an HTTP request.
+type originKey struct{}
 
 // originOf returns the address of the caller's connection.
 func originOf(ctx context.Context) string {
@@ -164,13 +184,14 @@ func withOrigin(next http.Handler) http.Handler {
 		id := validRequestID(r.Header.Values(requestIDHeader))
 		w.Header().Set(requestIDHeader, id)
 		ctx := context.WithValue(r.Context(), originKey{}, r.RemoteAddr)
-		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, requestIDKey{}, id)))
+		next.ServeHTTP(w, r.WithContext(requestid.With(ctx, id)))
 	})
 }
 
-// requestID returns the request id of a call. The caller of a gRPC call gets it in a header.
+// requestID returns the request id of a call. If there is none yet, it is the caller's, or a
+// new one, and the caller of a gRPC call gets it in a header.
 func requestID(ctx context.Context) string {
-	if id, ok := ctx.Value(requestIDKey{}).(string); ok {
+	if id := requestid.Of(ctx); id != "" {
 		return id
 	}
 	md, _ := metadata.FromIncomingContext(ctx)

@@ -23,6 +23,13 @@ type fakeAudit struct {
 	events  []task.AuditEvent
 	queries []task.AuditQuery
 	page    task.AuditPage
+	full    bool // no event is admitted
+}
+
+func (f *fakeAudit) AdmitAudit(task.AuditEvent) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.full
 }
 
 func (f *fakeAudit) RecordAudit(_ context.Context, e task.AuditEvent) {
@@ -123,6 +130,26 @@ func TestAFailedAuditedCallIsRecordedWithItsResultAlone(t *testing.T) {
 	e := log.one(t)
 	if e.Result != "NOT_FOUND" || e.Object != "512" || e.Tenant != acme.ID || e.Operator || len(e.Changes) != 0 {
 		t.Errorf("got %+v", e)
+	}
+}
+
+// TestNothingIsReadForAnEventThatIsNotKept counts what is read for calls of a tenant and of an
+// operator, with and without room for their events.
+func TestNothingIsReadForAnEventThatIsNotKept(t *testing.T) {
+	b, log := auditSetup(t)
+	call := func() (tasks, tenants int) {
+		t.Helper()
+		tasks, tenants = b.tasks.gets(), b.admin.reads()
+		b.overGRPC("acme-secret", cancelTask, &perceptorv1.CancelTaskRequest{Id: 512}, &perceptorv1.Task{})
+		b.overGRPC("admin-secret", perceptorv1.AdminService_PauseTenant_FullMethodName, &perceptorv1.PauseTenantRequest{Name: "acme"}, &perceptorv1.Tenant{})
+		return b.tasks.gets() - tasks, b.admin.reads() - tenants
+	}
+	if tasks, tenants := call(); tasks != 1 || tenants != 2 || len(log.take()) != 2 {
+		t.Errorf("%d tasks and %d tenants were read for recorded calls, want 1 and 2: before the changes, and for the event", tasks, tenants)
+	}
+	log.full = true
+	if tasks, tenants := call(); tasks != 0 || tenants != 0 || len(log.take()) != 0 {
+		t.Errorf("%d tasks and %d tenants were read for calls that are not recorded", tasks, tenants)
 	}
 }
 

@@ -80,6 +80,10 @@ var notAudited = []string{
 	perceptorv1.AdminService_ListTokens_FullMethodName,
 	perceptorv1.AssignmentService_GetAssignment_FullMethodName, perceptorv1.ClockService_GetClock_FullMethodName,
 	perceptorv1.AuditService_ListAuditEvents_FullMethodName, perceptorv1.AuditService_ListTenantAuditEvents_FullMethodName,
+	perceptorv1.MonitoringService_GetTenantFigures_FullMethodName, perceptorv1.MonitoringService_ListTenantFigures_FullMethodName,
+	perceptorv1.MonitoringService_GetClusterFigures_FullMethodName, perceptorv1.MonitoringService_GetForecast_FullMethodName,
+	perceptorv1.MonitoringService_GetInstallationForecast_FullMethodName,
+	perceptorv1.IdentityService_GetIdentity_FullMethodName,
 }
 
 var (

@@ -57,6 +57,9 @@ func TestEveryMethodRefusesCallersWithoutAGoodTokenOfItsScope(t *testing.T) {
 			{"rival-secret", codes.Unauthenticated, http.StatusUnauthorized},
 			{other, codes.PermissionDenied, http.StatusForbidden},
 		} {
+			if c.secret == other && access[m] == anyScope {
+				c.code, c.http = codes.OK, http.StatusOK
+			}
 			a := b.overGRPC(c.secret, m, requestFor(t, m), replyFor(t, m))
 			if a.code != c.code {
 				t.Errorf("%s with %q: %s", m, c.secret, a.code)

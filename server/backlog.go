@@ -18,8 +18,11 @@ const (
 // A backlog holds the number of unfinished tasks of one tenant, as this process knows it.
 type backlog struct {
 	mu sync.Mutex
-	// living is the number at the last count, plus the tasks added by this process since.
-	living int64
+	// living is the number at the last count. A count does not see the adds in progress, for
+	// which pending tasks are reserved, nor those that end while it runs. So added has the
+	// tasks of adds that ended since the last count began, and addedSince those since the count
+	// in progress began. A task may be counted twice until the next count, but is never missed.
+	living, pending, added, addedSince int64
 	// counted is set once the tasks were counted. countedAt is when the last count began.
 	counted   bool
 	countedAt time.Time
@@ -38,18 +41,23 @@ func (b *backlog) reserve(ctx context.Context, n, limit int64, processes int, co
 	if !b.counted {
 		limit /= int64(max(processes, 1))
 	}
-	if b.living+n > limit {
-		return b.living, false, nil
+	if living = b.total(); living+n > limit {
+		return living, false, nil
 	}
-	b.living += n
-	return b.living - n, true, nil
+	b.pending += n
+	return living, true, nil
 }
 
-// release takes back a reservation of tasks that were not added.
-func (b *backlog) release(n int64) {
+// total requires the lock.
+func (b *backlog) total() int64 { return b.living + b.pending + b.added }
+
+// end ends a reservation of n tasks, of which some were added.
+func (b *backlog) end(n, added int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.living -= n
+	b.pending -= n
+	b.added += added
+	b.addedSince += added
 }
 
 // refresh begins a count if the last one is too old. It returns the count to wait for: that
@@ -58,11 +66,11 @@ func (b *backlog) refresh(ctx context.Context, limit int64, count func(context.C
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	age := countedFor
-	if limit >= highLimit && b.living < limit/2 {
+	if limit >= highLimit && b.total() < limit/2 {
 		age = countedLong
 	}
 	if now := time.Now(); b.counting == nil && now.Sub(b.countedAt) >= age {
-		b.countedAt = now
+		b.countedAt, b.addedSince = now, 0
 		b.counting = make(chan struct{})
 		go b.count(context.WithoutCancel(ctx), b.counting, count)
 		return b.counting
@@ -82,7 +90,7 @@ func (b *backlog) count(ctx context.Context, counting chan struct{}, count func(
 	defer close(counting)
 	b.counting = nil
 	if err == nil {
-		b.living, b.counted = living, true
+		b.living, b.added, b.counted = living, b.addedSince, true
 	}
 }
 
@@ -106,5 +114,5 @@ func (b *backlog) await(ctx context.Context, counting chan struct{}) error {
 func (b *backlog) known() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.living
+	return b.total()
 }

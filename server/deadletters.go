@@ -130,10 +130,13 @@ func (s *deadLetterService) ReplayDeadRun(ctx context.Context, r *perceptorv1.Re
 // replay replays a dead run within the tenant's quotas, or returns the task that an earlier
 // call has added.
 func (s *deadLetterService) replay(ctx context.Context, t *Tenant, id task.RunID) (task.Replayed, error) {
-	if over := s.quotas.admit(ctx, t, 1); over != nil {
-		return s.quotas.replayedDead(ctx, t.ID, id, over)
+	place, over := s.quotas.admit(ctx, t, 1)
+	if over != nil {
+		return s.quotas.replayedDead(ctx, t, id, over)
 	}
-	return s.store.ReplayDead(ctx, t.ID, id)
+	done, err := s.store.ReplayDead(ctx, t.ID, id)
+	place.end(addedBy(task.AddResult{Replayed: done.Before}, err, 1))
+	return done, err
 }
 
 func (s *deadLetterService) PurgeDeadRun(ctx context.Context, r *perceptorv1.PurgeDeadRunRequest) (*perceptorv1.PurgeDeadRunResponse, error) {

@@ -2,9 +2,11 @@ package server
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -22,6 +24,8 @@ type Tasks interface {
 	Add(ctx context.Context, r task.AddRequest) (task.AddResult, error)
 	// Get returns an unfinished task, or a finished one within its retention.
 	Get(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error)
+	// TaskOfKey returns the id of the task with an idempotency_key.
+	TaskOfKey(ctx context.Context, tenant int32, key string) (task.ID, error)
 	// List returns the page of tasks after a cursor.
 	List(ctx context.Context, q task.ListQuery) (task.ListPage, error)
 	// ListCost estimates the number of unfinished tasks that a listing reads,
@@ -67,7 +71,9 @@ type Runs interface {
 	// Check says which attempts should still be handled. It changes nothing.
 	Check(ctx context.Context, tenant int32, as []task.Seen) ([]task.Reply, error)
 	Heartbeat(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error)
-	HandBack(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error)
+	// HandBack also gets the timelines of the attempts, nil if one is not known, for the
+	// history.
+	HandBack(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt, timelines []*task.Timeline) ([]task.Reply, error)
 	// Report stores results. paramsBytes is the tenant's limit for params after
 	// a patch; an entry that exceeds it is answered with [task.Invalid].
 	Report(ctx context.Context, tenant int32, paramsBytes int, rs []task.Report) ([]task.Reply, error)
@@ -251,6 +257,13 @@ type Deps struct {
 	Inspections Inspections
 	// Audit may be nil: nothing is recorded.
 	Audit Audit
+	// Monitoring may be nil: no figures are stored.
+	Monitoring Monitoring
+	// Console may be nil: there is none. It returns the handler of the paths under
+	// [ConsolePath]. The connection calls the API in process, through the gate: a
+	// call needs the credentials of the user in its outgoing metadata, and the
+	// context of the HTTP request for which it is made.
+	Console func(api grpc.ClientConnInterface) http.Handler
 }
 
 // Events are callbacks for metrics and tests. Each may be nil, may be called
@@ -259,7 +272,7 @@ type Events struct {
 	// Called: a call ended with a code after d. Method is "Service/Method".
 	Called func(method string, code codes.Code, d time.Duration)
 	// Added: n tasks of a type were stored. Replayed adds are not counted.
-	Added func(tenant string, t task.Type, n int)
+	Added func(tenant *Tenant, t task.Type, n int)
 	// OverQuota: a call was refused because a quota of the tenant is used up. n
 	// is the number of tasks that it would have added, else 1.
 	OverQuota func(tenant string, q task.Quota, n int)
@@ -274,7 +287,12 @@ type Events struct {
 	Refused func(tenant string, n int)
 	// Replied: n entries of a call about runs got a code. Op is "start",
 	// "heartbeat", "report" or "hand_back".
-	Replied func(tenant, op string, c task.Code, n int)
+	Replied func(tenant *Tenant, op string, c task.Code, n int)
+	// Reported: a result was accepted. handled is how long the handler took; 0: the
+	// listener did not say.
+	Reported func(tenant *Tenant, o task.Outcome, handled time.Duration)
+	// Unhandled: a run was handed back because its kind has no handler.
+	Unhandled func(tenant *Tenant, kind string)
 	// LoginRefused: credentials were refused, for a reason of one word.
 	LoginRefused func(why string)
 }
@@ -291,7 +309,7 @@ func (e *Events) loginRefused(why string) {
 	}
 }
 
-func (e *Events) added(tenant string, t task.Type, n int) {
+func (e *Events) added(tenant *Tenant, t task.Type, n int) {
 	if e.Added != nil && n > 0 {
 		e.Added(tenant, t, n)
 	}
@@ -339,8 +357,20 @@ func (e *Events) limitedBy(limit string) {
 	}
 }
 
-func (e *Events) replied(tenant, op string, c task.Code, n int) {
+func (e *Events) replied(tenant *Tenant, op string, c task.Code, n int) {
 	if e.Replied != nil && n > 0 {
 		e.Replied(tenant, op, c, n)
+	}
+}
+
+func (e *Events) reported(tenant *Tenant, o task.Outcome, handled time.Duration) {
+	if e.Reported != nil {
+		e.Reported(tenant, o, handled)
+	}
+}
+
+func (e *Events) unhandled(tenant *Tenant, kind string) {
+	if e.Unhandled != nil && kind != "" && task.NameFault(kind, task.MaxKindBytes) == "" {
+		e.Unhandled(tenant, kind)
 	}
 }

@@ -32,7 +32,8 @@
 // # Limits
 //
 // No tenant stops another, whatever it sends. Places that are few are shared by tenant
-// (package internal/share): calls in progress, and the bytes of requests ([intake]). What
+// (package internal/share): calls in progress, and the bytes of requests ([intake]) and of
+// answers that their callers have not read ([sending]). What
 // needs no token is shared by address: connections, watches of health, and look-ups of
 // tokens that are probably bad ([lookUps]). Requests must arrive within a deadline. What is
 // expensive for all is bounded in time, by tenant: changes of settings, and calls about runs

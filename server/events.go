@@ -14,11 +14,15 @@ func (s *taskService) CountTasks(ctx context.Context, _ *perceptorv1.CountTasksR
 	if err != nil {
 		return nil, err
 	}
-	reply := &perceptorv1.CountTasksResponse{}
+	return &perceptorv1.CountTasksResponse{Counts: CountsReply(counts)}, nil
+}
+
+// CountsReply returns counts in the form of the API.
+func CountsReply(counts []task.TypeCounts) (out []*perceptorv1.TaskCounts) {
 	for i := range counts {
-		reply.Counts = append(reply.Counts, countsOf(&counts[i]))
+		out = append(out, countsOf(&counts[i]))
 	}
-	return reply, nil
+	return out
 }
 
 func countsOf(c *task.TypeCounts) *perceptorv1.TaskCounts {
@@ -66,11 +70,4 @@ func historyCursor(text string) (task.HistoryCursor, bool) {
 	var c task.HistoryCursor
 	_, err := fmt.Sscanf(text+"\n", "%d.%d.%d.%d\n", &c.At, &c.Seq, &c.Attempt, &c.Event)
 	return c, err == nil
-}
-
-func eventOf(e *task.RunEvent) *perceptorv1.RunEvent {
-	return &perceptorv1.RunEvent{
-		Type: perceptorv1.RunEvent_Type(e.Event), Seq: e.Seq, Attempt: e.Attempt,
-		EventTime: timestamp(e.At), ScheduledTime: timestamp(e.ScheduledAt), Detail: e.Detail,
-	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// maxNext is the maximum number of next instants of one call.
+// maxNext is the maximum number of next instants, and of events, of one call.
 const maxNext = 100
 
 // ExplainTask returns the reasons why a task does not fire.
@@ -18,6 +18,9 @@ func (s *taskService) ExplainTask(ctx context.Context, r *perceptorv1.ExplainTas
 	faults := present(idFault("id", r.Id))
 	if r.NextCount < 0 || r.NextCount > maxNext {
 		faults = append(faults, faultf("next_count", "%d is not between 0 and %d", r.NextCount, maxNext))
+	}
+	if r.EventCount < 0 || r.EventCount > maxNext {
+		faults = append(faults, faultf("event_count", "%d is not between 0 and %d", r.EventCount, maxNext))
 	}
 	if len(faults) > 0 {
 		return nil, invalid(faults)
@@ -30,6 +33,15 @@ func (s *taskService) ExplainTask(ctx context.Context, r *perceptorv1.ExplainTas
 	if e.Task != nil {
 		if a.Task, err = taskOf(e.Task); err != nil {
 			return nil, err
+		}
+	}
+	if r.EventCount > 0 {
+		events, err := s.store.History(ctx, tenantOf(ctx).ID, task.ID(r.Id), task.NewestEvent, int(r.EventCount))
+		if err != nil {
+			return nil, err
+		}
+		for i := range events {
+			a.Events = append(a.Events, eventOf(&events[i]))
 		}
 	}
 	for i := range e.Reasons {

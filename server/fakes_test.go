@@ -75,6 +75,7 @@ type fakeTasks struct {
 	adds     []task.AddRequest
 	lists    []task.ListQuery
 	err      error
+	got      int // calls of Get
 	panics   bool
 	hold     chan struct{} // if not nil, Get waits for it or for its context
 	holding  chan struct{} // if not nil, Get signals that it waits
@@ -128,6 +129,17 @@ func (f *fakeTasks) put(s *task.Snapshot) {
 	f.tasks[s.ID] = s
 }
 
+func (f *fakeTasks) TaskOfKey(_ context.Context, tenant int32, key string) (task.ID, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, s := range f.tasks {
+		if s.Tenant == tenant && s.Key == key {
+			return id, f.err
+		}
+	}
+	return 0, task.Errorf(task.ReasonTaskNotFound, "no row has the key")
+}
+
 func (f *fakeTasks) find(tenant int32, id task.ID) (*task.Snapshot, error) {
 	if f.panics {
 		panic("secret detail of the store")
@@ -156,7 +168,15 @@ func (f *fakeTasks) Get(ctx context.Context, tenant int32, id task.ID) (*task.Sn
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.got++
 	return f.find(tenant, id)
+}
+
+// gets returns how often Get was called.
+func (f *fakeTasks) gets() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.got
 }
 
 func (f *fakeTasks) Cancel(_ context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
@@ -271,13 +291,14 @@ func (f *fakeTasks) ListCost(_ context.Context, q *task.ListQuery, living int64)
 
 // fakeRuns accepts and records everything.
 type fakeRuns struct {
-	mu       sync.Mutex
-	tenant   int32
-	holder   task.Holder
-	attempts []task.Attempt
-	results  []task.Report
-	err      error
-	short    bool
+	timelines []*task.Timeline // of the last call of HandBack
+	mu        sync.Mutex
+	tenant    int32
+	holder    task.Holder
+	attempts  []task.Attempt
+	results   []task.Report
+	err       error
+	short     bool
 }
 
 func (f *fakeRuns) step(tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
@@ -314,7 +335,10 @@ func (f *fakeRuns) Heartbeat(_ context.Context, tenant int32, h task.Holder, as 
 	return f.step(tenant, h, as)
 }
 
-func (f *fakeRuns) HandBack(_ context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
+func (f *fakeRuns) HandBack(_ context.Context, tenant int32, h task.Holder, as []task.Attempt, timelines []*task.Timeline) ([]task.Reply, error) {
+	f.mu.Lock()
+	f.timelines = timelines
+	f.mu.Unlock()
 	return f.step(tenant, h, as)
 }
 
@@ -341,6 +365,7 @@ type fakeAdmin struct {
 	tenants map[string]Tenant
 	tokens  map[string]Token
 	err     error
+	read    int // calls of Tenant
 }
 
 func newFakeAdmin() *fakeAdmin {
@@ -364,11 +389,19 @@ func (f *fakeAdmin) CreateTenant(_ context.Context, t Tenant) (Tenant, error) {
 func (f *fakeAdmin) Tenant(_ context.Context, name string) (Tenant, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.read++
 	t, ok := f.tenants[name]
 	if !ok {
 		return Tenant{}, task.Errorf(task.ReasonTenantNotFound, "no tenant %q", name)
 	}
 	return t, nil
+}
+
+// reads returns how often Tenant was called.
+func (f *fakeAdmin) reads() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.read
 }
 
 func (f *fakeAdmin) Tenants(_ context.Context, after string, limit int) ([]Tenant, error) {
@@ -490,9 +523,12 @@ func (f *fakeDead) PurgeDead(ctx context.Context, tenant int32, id task.RunID) e
 	return err
 }
 
-// PurgeTask has one finished task for each tenant: 512 * tenant.
+// PurgeTask has one finished task for each tenant, 512 * tenant, besides those of f.
 func (f *fakeTasks) PurgeTask(_ context.Context, tenant int32, id task.ID) error {
-	if id != task.NewID(int64(tenant), 0) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.tasks[id]
+	if id != task.NewID(int64(tenant), 0) && (s == nil || s.Tenant != tenant || !s.State.Final()) {
 		return task.Errorf(task.ReasonTaskNotFound, "there is no task %d", id)
 	}
 	return nil

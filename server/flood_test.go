@@ -23,9 +23,11 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 // http2Client speaks HTTP/2 by hand, so that it can leave requests unfinished.
@@ -37,6 +39,7 @@ type http2Client struct {
 	// windows has what may be sent on each stream, and on the connection as stream 0.
 	windows map[uint32]int
 	ended   map[uint32]bool
+	closed  chan struct{} // when the connection has ended
 	changed chan struct{}
 }
 
@@ -44,13 +47,12 @@ func newHTTP2Client(t *testing.T, conn net.Conn) *http2Client {
 	t.Helper()
 	c := &http2Client{
 		t: t, conn: conn, framer: http2.NewFramer(conn, conn), windows: map[uint32]int{0: 65535},
-		ended: map[uint32]bool{}, changed: make(chan struct{}, 1),
+		ended: map[uint32]bool{}, changed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	c.write(func() error { _, err := io.WriteString(conn, http2.ClientPreface); return err })
 	c.write(func() error { return c.framer.WriteSettings() })
-	done := make(chan struct{})
-	go func() { defer close(done); c.read() }()
-	t.Cleanup(func() { _ = conn.Close(); <-done })
+	go func() { defer close(c.closed); c.read() }()
+	t.Cleanup(func() { _ = conn.Close(); <-c.closed })
 	return c
 }
 
@@ -179,7 +181,7 @@ func TestUnfinishedRequestsOfOneTenantStopNoOtherAndEnd(t *testing.T) {
 	t.Parallel()
 	var refused counted
 	b := setup(t, func(c *Config) {
-		c.MaxCalls, c.ReceiveTimeout, c.Events.Limited = 100, 300*time.Millisecond, refused.add
+		c.MaxCalls, c.ReceiveTimeout, c.Events.Limited = 100, time.Second, refused.add
 	})
 	streams := b.unfinished("acme-secret", 300)
 	for range 20 {
@@ -221,6 +223,79 @@ func TestAConnectionReceivesABoundedNumberOfBytes(t *testing.T) {
 	if a := b.fetch("rival-secret", http.MethodGet, "/v1/tasks", "", nil); a.http != http.StatusOK {
 		t.Errorf("another tenant during the flood: %d %s", a.http, a.body)
 	}
+}
+
+// want sends a whole request.
+func (c *http2Client) want(stream uint32, secret, method string, request proto.Message) {
+	c.t.Helper()
+	wire := must(proto.Marshal(request))(c.t)
+	c.open(stream, secret, method, uint32(len(wire)))
+	c.write(func() error { return c.framer.WriteData(stream, true, wire) })
+}
+
+func TestAnswersThatAreNotReadAreChargedUntilTheirConnectionEnds(t *testing.T) {
+	t.Parallel()
+	const size, streams = largestAnswer / 8, 5
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	b := setup(t, func(c *Config) { c.GRPC, c.CallTimeout = l, time.Second })
+	id := task.NewID(1, 7)
+	params := must(proto.Marshal(&perceptorv1.Params{Entries: map[string]string{"x": strings.Repeat("x", size)}}))(t)
+	b.tasks.put(&task.Snapshot{Row: task.Row{Tenant: acme.ID, ID: id, Params: params}, FinishedAt: task.Never})
+	charged := func() int64 { return answers*largestAnswer - b.server.answers.tenants.Free() }
+	await := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: %d bytes are charged", what, charged())
+			}
+		}
+	}
+	flood := func() *http2Client {
+		c := newHTTP2Client(t, must(net.Dial("tcp", l.Addr().String()))(t))
+		c.write(func() error { return c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}) })
+		for i := range streams {
+			c.want(uint32(2*i+1), "acme-secret", getTask, &perceptorv1.GetTaskRequest{Id: int64(id)})
+		}
+		await("answers wait for their caller", func() bool { return charged() > size*streams })
+		return c
+	}
+	c := flood()
+	await("the server closes the connection", func() bool { return charged() == 0 })
+	<-c.closed
+	c = flood()
+	for i := range streams { // a caller that gives up its calls
+		c.write(func() error { return c.framer.WriteRSTStream(uint32(2*i+1), http2.ErrCodeCancel) })
+	}
+	await("the calls have ended", func() bool { return charged() == 0 })
+	c = flood()
+	_ = c.conn.Close()
+	await("the caller has closed the connection", func() bool { return charged() == 0 })
+	if a := b.fetch("acme-secret", http.MethodGet, "/v1/tasks", "", nil); a.http != http.StatusOK || charged() != 0 {
+		t.Errorf("%d %s, %d bytes are charged", a.http, a.body, charged())
+	}
+}
+
+func TestAnAnswerOnTheConnectionOfAProxyEndsNoCallsOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		c := &connection{Conn: near, users: make([]*tenantUse, 2)}
+		pool := newBudget(time.Second, 1000, 1000)
+		s := &sending{held: must(pool.charge(t.Context(), 1, netip.AddrPort{}, 100))(t), conn: c}
+		c.users[0], c.users[1] = &tenantUse{connections: 1}, &tenantUse{connections: 1}
+		c.send(s, time.Second)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if c.closed || pool.tenants.Free() != 900 {
+			t.Errorf("closed: %v, %d bytes are free", c.closed, pool.tenants.Free())
+		}
+		s.done()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if pool.tenants.Free() != 1000 || c.out.check != nil {
+			t.Errorf("%d bytes are free, checked: %v", pool.tenants.Free(), c.out.check != nil)
+		}
+	})
 }
 
 func TestAnHTTPBodyThatDoesNotArriveEndsTheRequest(t *testing.T) {
@@ -394,6 +469,19 @@ func TestConnectionsOfOneTenantThatSendNothingLeaveTheIntakeToOthers(t *testing.
 		t.Fatalf("another tenant during the flood: %v", err)
 	}
 	c.shrink(0)
+}
+
+func TestATenantThatSendsNothingLeavesItsConnectionToOthers(t *testing.T) {
+	t.Parallel()
+	const largest = 1 << 20
+	i := newIntake(time.Second, largest)
+	for range connIntakeRequests {
+		must(i.charge(t.Context(), 1, netip.AddrPort{}, largest))(t)
+	}
+	if _, err := i.charge(t.Context(), 1, netip.AddrPort{}, largest); err == nil {
+		t.Error("the tenant has more than its share of the connection")
+	}
+	must(i.charge(t.Context(), 2, netip.AddrPort{}, largest))(t)
 }
 
 func TestReportsAboutUnknownRunsAreBoundedByTenant(t *testing.T) {

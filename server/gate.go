@@ -2,12 +2,14 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -17,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/perceptor/perceptor/internal/requestid"
 	"github.com/perceptor/perceptor/internal/share"
 )
 
@@ -27,7 +30,9 @@ type gate struct {
 	certificates Certificates
 	inspections  Inspections
 	tenants      Admin
+	tasks        Tasks
 	auditor      auditor
+	traces       traces
 	quotas       *quotas
 	log          *slog.Logger
 	events       *Events
@@ -35,8 +40,11 @@ type gate struct {
 	// calls has the places of calls in progress, by tenant. All admins are one party.
 	calls   *share.Pool[int32]
 	intake  *intake
+	answers *budget
 	stores  *storePlaces
-	methods map[string]method
+	// sendWithin is how long an answer may wait for its caller.
+	sendWithin time.Duration
+	methods    map[string]method
 }
 
 type method struct {
@@ -69,8 +77,18 @@ func (g *gate) register(r grpc.ServiceRegistrar, desc *grpc.ServiceDesc, service
 // guard wraps a generated handler: it authenticates the caller before it
 // decodes the request.
 func (g *gate) guard(full string, need Scopes, next grpc.MethodHandler) grpc.MethodHandler {
-	return func(service any, ctx context.Context, dec func(any) error, chain grpc.UnaryServerInterceptor) (reply any, err error) {
+	serve := g.serve(full, need, next)
+	return func(service any, ctx context.Context, dec func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
 		c := &call{method: full, began: time.Now(), headers: authorization(ctx)}
+		ctx = incoming(requestid.With(ctx, requestID(ctx)))
+		reply, err := serve(c, service, ctx, dec, chain)
+		return g.hand(ctx, c, reply, err)
+	}
+}
+
+// serve returns the function that processes calls of a method.
+func (g *gate) serve(full string, need Scopes, next grpc.MethodHandler) func(*call, any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
+	return func(c *call, service any, ctx context.Context, dec func(any) error, chain grpc.UnaryServerInterceptor) (reply any, err error) {
 		defer func() {
 			if p := recover(); p != nil {
 				reply, err = nil, g.panicked(ctx, c, p)
@@ -83,17 +101,23 @@ func (g *gate) guard(full string, need Scopes, next grpc.MethodHandler) grpc.Met
 		if c.who, err = g.admit(bounded, need); err != nil {
 			return nil, err
 		}
+		bounded = g.traces.begin(bounded, c)
 		if c.spent, err = g.quotas.begin(bounded, full, c.who); err != nil {
 			return nil, err
 		}
-		defer func() { c.spent.end(reply, err) }()
+		defer func() { c.spent.end(bounded, reply, err) }()
 		if err = g.enter(c.who.Tenant.ID); err != nil {
 			return nil, err
 		}
 		defer g.calls.Give(c.who.Tenant.ID, 1)
 		defer c.release()
+		if err = g.mayAnswer(bounded, c); err != nil {
+			return nil, err
+		}
 		inner := context.WithValue(bounded, identityKey{}, c.who)
-		reply, err = next(service, inner, g.receiver(inner, c, dec), chain)
+		lasting, end := g.lasting(inner, full)
+		defer end()
+		reply, err = next(service, lasting, g.receiver(inner, c, dec), chain)
 		c.audit.answered(reply, err)
 		if failed := g.inspected(bounded, c, err); failed != nil {
 			return nil, failed
@@ -101,15 +125,39 @@ func (g *gate) guard(full string, need Scopes, next grpc.MethodHandler) grpc.Met
 		if err == nil && !c.who.seesParams() {
 			hideParams(reply.(proto.Message).ProtoReflect())
 		}
+		if err == nil {
+			err = g.answered(bounded, c, proto.Size(reply.(proto.Message)))
+		}
 		return reply, err
 	}
+}
+
+// leaveGrace is how long a method may go on when its caller has left.
+const leaveGrace = 500 * time.Millisecond
+
+// lasting returns the context of a method. A method that uses a connection to a database by
+// itself goes on for a moment when its caller leaves: a cancelled statement costs its
+// connection, and to open another one costs more than most statements. Calls of groups and of
+// the clock may wait for long, so they end with their callers.
+func (g *gate) lasting(ctx context.Context, method string) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if grouped[method] || !ok {
+		return ctx, func() {}
+	}
+	lasting, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(leaveGrace))
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) { // the other end has a deadline
+			time.AfterFunc(leaveGrace, cancel)
+		}
+	})
+	return lasting, func() { stop(); cancel() }
 }
 
 // receiver returns the function by which a generated handler receives its request. The body
 // of a call over HTTP is received already.
 func (g *gate) receiver(ctx context.Context, c *call, dec func(any) error) func(any) error {
 	return func(v any) (err error) {
-		if _, inProcess := ctx.Value(inProcessKey{}).(bool); inProcess {
+		if inProcess(ctx) {
 			r := &received{message: v}
 			err = decode(dec, r)
 			c.spent.receive(r.bytes)
@@ -122,6 +170,8 @@ func (g *gate) receiver(ctx context.Context, c *call, dec func(any) error) func(
 		}
 		if err == nil {
 			c.request = v.(proto.Message)
+			c.spent.ask(v)
+			err = g.resolve(ctx, c.method, c.request)
 			c.audit = g.auditor.begin(ctx, c.method, c.request)
 		}
 		return err
@@ -148,10 +198,18 @@ type received struct {
 	err     error
 }
 
-// codec is the protobuf codec with support for [received].
+// codec is the protobuf codec with support for [received] and [sent].
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(protocodec.Name)} }
+
+// Marshal encodes v.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	if s, ok := v.(*sent); ok {
+		return s.marshal()
+	}
+	return c.CodecV2.Marshal(v)
+}
 
 // Unmarshal decodes into v.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -181,6 +239,10 @@ type call struct {
 	audit   *auditing // nil: the call is not recorded
 	// held is what the request is charged for; nil until it arrives.
 	held *charge
+	// answer is what the answer is charged for; nil: nothing.
+	answer *charge
+	// span is nil if the call is not traced.
+	span trace.Span
 	// leave returns the place of a call that uses a database by itself; nil until it has one.
 	leave func()
 }
@@ -203,10 +265,10 @@ func (g *gate) admit(ctx context.Context, need Scopes) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch id.scopes() & need {
-	case 0:
+	switch has := id.scopes() & need; {
+	case has == 0:
 		return id, errScope
-	case InspectScope:
+	case has == InspectScope && need != anyScope:
 		return g.inspect(ctx, id)
 	}
 	return id, nil
@@ -237,6 +299,7 @@ func (g *gate) finish(ctx context.Context, c *call, err error) error {
 	}
 	code, took := status.Code(answer), time.Since(c.began)
 	g.events.called(c.name(), code, took)
+	ctx = c.endSpan(ctx, code)
 	g.events.limited(answer)
 	level := slog.LevelDebug
 	if hidden {

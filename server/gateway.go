@@ -18,6 +18,7 @@ import (
 	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
 	"google.golang.org/genproto/googleapis/api/annotations"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -36,7 +37,7 @@ func init() {
 }
 
 // newGateway returns the HTTP side: JSON in, through the gate, JSON out.
-func newGateway(g *gate, maxBody int64) (http.Handler, error) {
+func newGateway(g *gate, maxBody int64, console func(grpc.ClientConnInterface) http.Handler) (http.Handler, error) {
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, newStrictJSON()),
 		runtime.WithIncomingHeaderMatcher(passedOn),
@@ -47,6 +48,7 @@ func newGateway(g *gate, maxBody int64) (http.Handler, error) {
 			writeRoutingError(w, r, code)
 		}),
 		runtime.WithDisablePathLengthFallback(),
+		runtime.WithUnescapingMode(runtime.UnescapingModeAllExceptSlash),
 		runtime.WithDisableHTTPMethodOverride(),
 	)
 	err := errors.Join(
@@ -58,14 +60,32 @@ func newGateway(g *gate, maxBody int64) (http.Handler, error) {
 		perceptorv1.RegisterAssignmentServiceHandlerClient(context.Background(), mux, perceptorv1.NewAssignmentServiceClient(g)),
 		perceptorv1.RegisterClockServiceHandlerClient(context.Background(), mux, perceptorv1.NewClockServiceClient(g)),
 		perceptorv1.RegisterAuditServiceHandlerClient(context.Background(), mux, perceptorv1.NewAuditServiceClient(g)),
+		perceptorv1.RegisterMonitoringServiceHandlerClient(context.Background(), mux, perceptorv1.NewMonitoringServiceClient(g)),
+		perceptorv1.RegisterIdentityServiceHandlerClient(context.Background(), mux, perceptorv1.NewIdentityServiceClient(g)),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("register HTTP handlers: %w", err)
 	}
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /v1/openapi.json", serveOpenAPI)
-	routes.Handle("/", withOrigin(g.early(limitBody(mux, maxBody))))
-	return secure(routes), nil
+	if console != nil {
+		routes.Handle(ConsolePath, fromBrowser(console(g)))
+	}
+	routes.Handle("/", g.early(limitBody(escaped(mux), maxBody)))
+	return secure(withOrigin(routes)), nil
+}
+
+// ConsolePath is the path of the console. All its pages are below it.
+const ConsolePath = "/console/"
+
+// fromBrowser gives the calls that a console makes for a request the source and the
+// certificate of the browser's connection.
+func fromBrowser(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, _ := netip.ParseAddrPort(r.RemoteAddr) // those without an address share one source
+		ctx := withSource(withCertificate(r.Context(), r.TLS), sourceOf(from))
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
 }
 
 // early refuses calls without a valid token before their body is read. The gate
@@ -97,7 +117,9 @@ func (g *gate) early(next http.Handler) http.Handler {
 			return
 		}
 		defer held.release()
-		next.ServeHTTP(w, r)
+		answer := &hold{}
+		defer func() { answer.held.release() }()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), holdKey{}, answer)))
 	})
 }
 
@@ -119,6 +141,24 @@ var queryAllowed = func() map[string]bool {
 	}
 	return paths
 }()
+
+// keyPath is the beginning of paths that name a task by its key.
+const keyPath = "/v1/tasksByKey/"
+
+// escaped gives the library the path in its escaped form, which it needs to divide the path
+// before it decodes keys, and does not always have. In all other paths an escaped character
+// means the same as the character.
+func escaped(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u := *r.URL
+		if u.RawPath = u.EscapedPath(); !strings.HasPrefix(u.RawPath, keyPath) {
+			u.RawPath = (&url.URL{Path: u.Path}).EscapedPath()
+		}
+		again := *r
+		again.URL = &u
+		next.ServeHTTP(w, &again)
+	})
+}
 
 // limitBody refuses bodies over the limit.
 func limitBody(next http.Handler, limit int64) http.Handler {

@@ -39,7 +39,7 @@ func (i *Inspection) Object() string {
 			return object
 		}
 	}
-	return ""
+	return keyNameOf(i.Request)
 }
 
 // Inspections records each use of [InspectScope] before the caller gets the answer. If it

@@ -21,8 +21,8 @@ import (
 const (
 	// receiveWithin is how long a request may take to arrive, from its headers to its end.
 	receiveWithin = 10 * time.Second
-	// A tenant may receive half of intakeRequests requests of the largest size at once, and a
-	// connection connIntakeRequests.
+	// A tenant may receive half of intakeRequests requests of the largest size at once, and
+	// connIntakeRequests on one connection.
 	intakeRequests     = 64
 	connIntakeRequests = 16
 	// streamWindow is how much of a request the sender may send before it is read. It is
@@ -39,18 +39,32 @@ const (
 // largest request before its first byte is read, and for what it really has afterwards. A call
 // whose tenant or connection has no share left waits. Meanwhile flow control stops its sender.
 type intake struct {
-	within  time.Duration
+	*budget
 	largest int64
-	tenants *share.Pool[int32]
-	conns   *share.Pool[netip.AddrPort]
 }
 
 func newIntake(within time.Duration, largest int64) *intake {
-	return &intake{
-		within: within, largest: largest,
-		tenants: share.NewPool[int32](intakeRequests*largest, 0),
-		conns:   share.NewPool[netip.AddrPort](intakeRequests*largest, connIntakeRequests*largest),
-	}
+	return &intake{newBudget(within, intakeRequests*largest, connIntakeRequests*largest), largest}
+}
+
+// A budget bounds bytes in memory, by tenant and by connection.
+type budget struct {
+	within  time.Duration // the longest wait for a share
+	tenants *share.Pool[int32]
+	conns   *share.Pool[user]
+	largest int64 // what one call is charged at most
+}
+
+// user is a tenant on a connection. Tenants that share the connection of a proxy do not share
+// what the connection may have.
+type user struct {
+	tenant int32
+	conn   netip.AddrPort
+}
+
+// newBudget returns a budget of a number of bytes, of which one connection has at most each.
+func newBudget(within time.Duration, bytes, each int64) *budget {
+	return &budget{within, share.NewPool[int32](bytes, 0), share.NewPool[user](bytes, each), each / 2}
 }
 
 var (
@@ -80,35 +94,48 @@ func arrived(ctx context.Context) {
 	}
 }
 
-// charge is what a request holds of an intake.
+// charge is what a call holds of a budget.
 type charge struct {
-	of     *intake
-	tenant int32
-	conn   netip.AddrPort
-	bytes  int64
+	of    *budget
+	by    user
+	bytes int64
 }
 
-// charge waits until a request of n bytes may arrive, at most for the time in which it must.
-func (i *intake) charge(ctx context.Context, tenant int32, conn netip.AddrPort, n int64) (*charge, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, i.within, errTenantBusy)
+// charge waits until a call may have n bytes, at most for the time of the budget.
+func (b *budget) charge(ctx context.Context, tenant int32, conn netip.AddrPort, n int64) (*charge, error) {
+	c := &charge{of: b, by: user{tenant, conn}}
+	if err := c.grow(ctx, n); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// grow waits until the call may have n bytes in total.
+func (c *charge) grow(ctx context.Context, n int64) error {
+	more := min(n, c.of.largest) - c.bytes
+	if more <= 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.of.within, errTenantBusy)
 	defer cancel()
 	// The tenant first: what waits for its tenant's share must not hold what the connections
 	// of other tenants need.
-	if err := i.tenants.Wait(ctx, tenant, n); err != nil {
-		return nil, err
+	if err := c.of.tenants.Wait(ctx, c.by.tenant, more); err != nil {
+		return err
 	}
-	if err := i.conns.Wait(ctx, conn, n); err != nil {
-		i.tenants.Give(tenant, n)
-		return nil, err
+	if err := c.of.conns.Wait(ctx, c.by, more); err != nil {
+		c.of.tenants.Give(c.by.tenant, more)
+		return err
 	}
-	return &charge{i, tenant, conn, n}, nil
+	c.bytes += more
+	return nil
 }
 
 // shrink reduces the charge to the n bytes that have arrived.
 func (c *charge) shrink(n int64) {
 	if n = min(n, c.bytes); n < c.bytes {
-		c.of.conns.Give(c.conn, c.bytes-n)
-		c.of.tenants.Give(c.tenant, c.bytes-n)
+		c.of.conns.Give(c.by, c.bytes-n)
+		c.of.tenants.Give(c.by.tenant, c.bytes-n)
 		c.bytes = n
 	}
 }

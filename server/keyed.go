@@ -41,30 +41,41 @@ func newKeyedAdd(tenant *Tenant, place int, t *perceptorv1.Task, spec task.Spec,
 }
 
 // addKeyed stores the tasks with keys. Each result has the outcome.
-func (s *taskService) addKeyed(ctx context.Context, list []*keyedAdd) {
+func (s *taskService) addKeyed(ctx context.Context, tenant *Tenant, b *batch) {
 	var group errgroup.Group
 	group.SetLimit(keyedAtOnce)
-	for _, k := range list {
+	for _, k := range b.keyed {
 		group.Go(func() error {
 			k.result, k.err = s.store.Add(ctx, k.request)
 			if k.err == nil && len(k.result.Items) != 1 {
 				k.err = errors.New("add: the store did not answer for the task")
 			}
+			s.quotas.upserted(tenant, k)
 			return nil
 		})
 	}
 	_ = group.Wait() // no function returns an error
+	for _, k := range b.keyed {
+		b.added += addedBy(k.result, k.err, 1)
+	}
 }
 
-// tryAgain returns the error of a task with a key that a repeated call may
-// store, or nil.
-func (b *batch) tryAgain() error {
-	for _, k := range b.keyed {
-		if code := task.CodeOf(k.err); k.err != nil && (code == task.Unavailable || code == task.ResourceExhausted) {
-			return k.err
-		}
+// noneStored returns the error of a task with a key that a repeated call may store, if no task
+// of the call has an outcome. If some have, the others have their errors beside them: the
+// database of one key must not hold up those of others.
+func (b *batch) noneStored() error {
+	if len(b.specs) > 0 {
+		return nil
 	}
-	return nil
+	var again error
+	for _, k := range b.keyed {
+		code := task.CodeOf(k.err)
+		if k.err == nil || code != task.Unavailable && code != task.ResourceExhausted {
+			return nil
+		}
+		again = k.err
+	}
+	return again
 }
 
 // faultsOf returns the faults of an error of package task.

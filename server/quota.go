@@ -105,35 +105,46 @@ func (u *tenantUse) idle() bool {
 }
 
 // admit admits all n tasks, replays or triggers of the tenant or none, and names the quota
-// that is used up.
-func (q *quotas) admit(ctx context.Context, t *Tenant, n int) error {
+// that is used up. End the reservation when it is known what was added.
+func (q *quotas) admit(ctx context.Context, t *Tenant, n int) (*reservation, error) {
 	if q == nil {
-		return nil
+		return &reservation{}, nil
 	}
 	u := q.of(t.ID)
 	limit := t.Rates.Quota(task.QuotaBacklog, q.defaults)
 	if limit > 0 {
 		living, ok, err := u.backlog.reserve(ctx, int64(n), limit, q.processes(), q.living(t))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !ok {
 			q.events.overQuota(t.Name, task.QuotaBacklog, n)
-			return quotaError(task.QuotaBacklog, t.Name, countedFor,
+			return nil, quotaError(task.QuotaBacklog, t.Name, countedFor,
 				fmt.Sprintf("the tenant has %d unfinished tasks and adds %d; the maximum is %d", living, n, limit))
 		}
 	}
-	err := q.rate(ctx, t, u, task.QuotaAdds, n)
-	if err != nil && limit > 0 {
-		u.backlog.release(int64(n))
+	r := &reservation{n: int64(n)}
+	if limit > 0 {
+		r.of = &u.backlog
 	}
-	return err
+	if err := q.rate(ctx, t, u, task.QuotaAdds, n); err != nil {
+		r.end(0)
+		return nil, err
+	}
+	return r, nil
 }
 
-// notAdded takes back that n tasks were added.
-func (q *quotas) notAdded(t *Tenant, n int) {
-	if q != nil && t.Rates.Quota(task.QuotaBacklog, q.defaults) > 0 {
-		q.of(t.ID).backlog.release(int64(n))
+// A reservation is the part of a backlog that an add in progress may fill. The methods of nil
+// do nothing.
+type reservation struct {
+	of *backlog // nil: not limited
+	n  int64
+}
+
+// end says how many of the tasks were added, or may have been.
+func (r *reservation) end(added int) {
+	if r != nil && r.of != nil {
+		r.of.end(r.n, int64(added))
 	}
 }
 
@@ -158,7 +169,7 @@ func (q *quotas) rate(ctx context.Context, t *Tenant, u *tenantUse, quota task.Q
 	if err != nil || ok {
 		return err
 	}
-	q.events.overQuota(t.Name, quota, n)
+	q.events.overQuota(t.Name, quota, max(n, 1))
 	return quotaError(quota, t.Name, wait, fmt.Sprintf(rateTexts[quota], r.perSecond))
 }
 
@@ -196,9 +207,24 @@ func quotaError(q task.Quota, tenant string, wait time.Duration, text string) er
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
 }
 
+// mayLookUp admits n look-ups of requests that exceed a quota, or returns over. They use
+// QuotaReads: otherwise a tenant could make any number of them by calls that are refused.
+func (q *quotas) mayLookUp(ctx context.Context, t *Tenant, n int, over error) error {
+	if q.rate(ctx, t, q.of(t.ID), task.QuotaReads, n) != nil {
+		return over
+	}
+	return nil
+}
+
 // replayed handles a request that exceeds a quota. If it was stored before it
 // adds nothing, and gets its first answer.
-func (q *quotas) replayed(ctx context.Context, r task.AddRequest, over error) (task.AddResult, error) {
+func (q *quotas) replayed(ctx context.Context, t *Tenant, r task.AddRequest, over error) (task.AddResult, error) {
+	if r.RequestID == "" {
+		return task.AddResult{}, over
+	}
+	if err := q.mayLookUp(ctx, t, 1, over); err != nil {
+		return task.AddResult{}, err
+	}
 	done, known, err := q.store.Replay(ctx, r)
 	if err != nil || known {
 		return done, err
@@ -208,20 +234,46 @@ func (q *quotas) replayed(ctx context.Context, r task.AddRequest, over error) (t
 
 // replayedKeys does the same for tasks with keys. It returns over if one of
 // them is unknown.
-func (q *quotas) replayedKeys(ctx context.Context, list []*keyedAdd, over error) error {
+func (q *quotas) replayedKeys(ctx context.Context, t *Tenant, list []*keyedAdd, over error) error {
+	if err := q.mayLookUp(ctx, t, len(list), over); err != nil {
+		return err
+	}
 	for _, k := range list {
 		done, known, err := q.store.Replay(ctx, k.request)
 		if err == nil && !known {
 			return over
 		}
 		k.result, k.err = done, err
+		q.upserted(t, k)
 	}
 	return nil
 }
 
+// mayUpsert refuses upserts of a tenant that has used more than its rate of changes. Only the
+// store knows which upserts change a task, so these are charged afterwards.
+func (q *quotas) mayUpsert(ctx context.Context, t *Tenant) error {
+	if q == nil {
+		return nil
+	}
+	return q.rate(ctx, t, q.of(t.ID), task.QuotaUpdates, 0)
+}
+
+// upserted charges an upsert that has met a task, whether it has changed it or not.
+func (q *quotas) upserted(t *Tenant, k *keyedAdd) {
+	if q == nil || !k.request.Upsert || !k.result.Updated && !k.result.Replayed {
+		return
+	}
+	if r := q.rateOf(t, task.QuotaUpdates); r != nil {
+		q.of(t.ID).stocks[task.QuotaUpdates].charge(*r, 1)
+	}
+}
+
 // replayedDead does the same for a replay of a dead run.
-func (q *quotas) replayedDead(ctx context.Context, tenant int32, id task.RunID, over error) (task.Replayed, error) {
-	done, known, err := q.store.ReplayedDead(ctx, tenant, id)
+func (q *quotas) replayedDead(ctx context.Context, t *Tenant, id task.RunID, over error) (task.Replayed, error) {
+	if err := q.mayLookUp(ctx, t, 1, over); err != nil {
+		return task.Replayed{}, err
+	}
+	done, known, err := q.store.ReplayedDead(ctx, t.ID, id)
 	if err != nil || known {
 		return done, err
 	}
@@ -229,8 +281,14 @@ func (q *quotas) replayedDead(ctx context.Context, tenant int32, id task.RunID, 
 }
 
 // triggered does the same for a trigger.
-func (q *quotas) triggered(ctx context.Context, tenant int32, id task.ID, requestID string, over error) (int64, error) {
-	seq, known, err := q.store.Triggered(ctx, tenant, id, requestID)
+func (q *quotas) triggered(ctx context.Context, t *Tenant, id task.ID, requestID string, over error) (int64, error) {
+	if requestID == "" {
+		return 0, over
+	}
+	if err := q.mayLookUp(ctx, t, 1, over); err != nil {
+		return 0, err
+	}
+	seq, known, err := q.store.Triggered(ctx, t.ID, id, requestID)
 	if err != nil || known {
 		return seq, err
 	}

@@ -84,18 +84,21 @@ func wantOver(t *testing.T, err error, quota string, wait time.Duration) {
 	}
 }
 
+// over returns the error of an admission.
+func over(_ *reservation, err error) error { return err }
+
 func TestAddsBeyondTheRateAreRefusedAsAWhole(t *testing.T) {
 	f := &fakeQuotas{adds: 30}
 	q := quotasOf(f, slog.New(slog.DiscardHandler), &Events{})
 	limited := &Tenant{ID: 1, Name: "a", Rates: task.Rates{AddRate: 100}}
-	if err := q.admit(t.Context(), limited, 20); err != nil {
+	if _, err := q.admit(t.Context(), limited, 20); err != nil {
 		t.Fatal(err)
 	}
-	wantOver(t, q.admit(t.Context(), limited, 20), "add_rate", 100*time.Millisecond)
-	if err := q.admit(t.Context(), limited, 10); err != nil {
+	wantOver(t, over(q.admit(t.Context(), limited, 20)), "add_rate", 100*time.Millisecond)
+	if _, err := q.admit(t.Context(), limited, 10); err != nil {
 		t.Errorf("what is left of the rate: %v", err)
 	}
-	if err := q.admit(t.Context(), &Tenant{ID: 2}, 1000); err != nil {
+	if _, err := q.admit(t.Context(), &Tenant{ID: 2}, 1000); err != nil {
 		t.Errorf("a tenant without quotas: %v", err)
 	}
 }
@@ -105,16 +108,18 @@ func TestTasksBeyondTheBacklogAreRefusedUntilItIsCountedAgain(t *testing.T) {
 		f := &fakeQuotas{living: 90}
 		q := quotasOf(f, slog.New(slog.DiscardHandler), &Events{})
 		full := &Tenant{ID: 1, Name: "a", Rates: task.Rates{MaxBacklog: 100}}
-		if err := q.admit(t.Context(), full, 10); err != nil {
+		place, err := q.admit(t.Context(), full, 10)
+		if err != nil {
 			t.Fatal(err)
 		}
-		wantOver(t, q.admit(t.Context(), full, 1), "max_backlog", countedFor)
+		place.end(10)
+		wantOver(t, over(q.admit(t.Context(), full, 1)), "max_backlog", countedFor)
 		if f.counts != 1 {
 			t.Errorf("counted %d times, want once", f.counts)
 		}
 		f.living = 50
 		time.Sleep(countedFor)
-		if err := q.admit(t.Context(), full, 50); err != nil {
+		if _, err := q.admit(t.Context(), full, 50); err != nil {
 			t.Errorf("after the backlog had shrunk: %v", err)
 		}
 	})
@@ -122,7 +127,7 @@ func TestTasksBeyondTheBacklogAreRefusedUntilItIsCountedAgain(t *testing.T) {
 
 func TestQuotasThatCannotBeReadRefuseNothing(t *testing.T) {
 	q := quotasOf(&fakeQuotas{err: errors.New("away")}, slog.New(slog.DiscardHandler), &Events{})
-	if err := q.admit(t.Context(), &Tenant{ID: 1, Rates: task.Rates{AddRate: 1, MaxBacklog: 1}}, 1); err != nil {
+	if _, err := q.admit(t.Context(), &Tenant{ID: 1, Rates: task.Rates{AddRate: 1, MaxBacklog: 1}}, 1); err != nil {
 		t.Error(err)
 	}
 }
@@ -131,22 +136,22 @@ func TestQuotasThatCannotBeReadRefuseNothing(t *testing.T) {
 // nothing.
 func TestARepeatedRequestGetsItsFirstAnswerOverAnyQuota(t *testing.T) {
 	first := task.AddResult{Items: []task.AddItem{{ID: 1234}}, Replayed: true}
-	over := map[string]int{}
-	events := &Events{OverQuota: func(_ string, q task.Quota, n int) { over[q.String()] += n }}
+	told := map[string]int{}
+	events := &Events{OverQuota: func(_ string, q task.Quota, n int) { told[q.String()] += n }}
 	s := &taskService{
 		store: &fakeTasks{}, events: events,
 		quotas: quotasOf(&fakeQuotas{known: map[string]task.AddResult{"seen": first}}, slog.New(slog.DiscardHandler), events),
 	}
 	tenant := &Tenant{ID: 1, Name: "a", Rates: task.Rates{AddRate: 1}}
 	specs := []task.Spec{{Terms: task.Terms{Kind: "k"}}}
-	got, err := s.addWithin(t.Context(), tenant, 0, task.AddRequest{Tenant: 1, RequestID: "seen", Specs: specs})
+	got, err := s.addWithin(t.Context(), tenant, &batch{}, task.AddRequest{Tenant: 1, RequestID: "seen", Specs: specs})
 	if err != nil || !got.Replayed || got.Items[0].ID != 1234 {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	_, err = s.addWithin(t.Context(), tenant, 0, task.AddRequest{Tenant: 1, RequestID: "new", Specs: specs})
+	_, err = s.addWithin(t.Context(), tenant, &batch{}, task.AddRequest{Tenant: 1, RequestID: "new", Specs: specs})
 	wantOver(t, err, "add_rate", time.Second)
-	if over["add_rate"] != 2 {
-		t.Errorf("told of %v", over)
+	if told["add_rate"] != 2 {
+		t.Errorf("told of %v", told)
 	}
 }
 

@@ -3,14 +3,16 @@ package server
 import (
 	"context"
 	"slices"
+	"time"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
 
-// rateFields are the fields of a tenant that belong to its rates.
+// rateFields are the fields of a tenant that are stored with its rates.
 var rateFields = func() []string {
-	fields := []string{"dispatch_rate", "dispatch_burst", "weight", "add_rate", "max_backlog", "paused", "paused_kinds", "kind_caps"}
+	fields := []string{"dispatch_rate", "dispatch_burst", "weight", "add_rate", "max_backlog", "paused", "paused_kinds", "kind_caps",
+		"history_slow_after", "history_sample"}
 	for _, f := range quotaFields {
 		fields = append(fields, f.quota.String())
 	}
@@ -44,13 +46,18 @@ func (r *reader) rates(t *perceptorv1.Tenant) task.Rates {
 	within("dispatch_rate", int64(t.DispatchRate), task.MaxRate)
 	within("dispatch_burst", int64(t.DispatchBurst), task.MaxBurst)
 	within("weight", int64(t.Weight), task.MaxWeight)
+	within("history_sample", int64(t.HistorySample), task.MaxHistorySample)
+	var slow time.Duration
+	if t.HistorySlowAfter != nil {
+		slow = r.duration("history_slow_after", t.HistorySlowAfter, time.Millisecond, task.MaxSlowAfter)
+	}
 	quotas := r.tenantQuotas(t)
 	r.pausedKinds(t.PausedKinds)
 	r.kindCaps(t.KindCaps)
 	rates := task.Rates{
 		DispatchRate: t.DispatchRate, DispatchBurst: t.DispatchBurst, Weight: t.Weight, AddRate: t.AddRate,
 		MaxBacklog: t.MaxBacklog, Paused: t.Paused, PausedKinds: slices.Clone(t.PausedKinds), KindCaps: t.KindCaps,
-		Quotas: quotas,
+		Quotas: quotas, HistorySlowMs: slow.Milliseconds(), HistorySample: t.HistorySample,
 	}
 	slices.Sort(rates.PausedKinds)
 	rates.PausedKinds = slices.Compact(rates.PausedKinds)
@@ -128,6 +135,10 @@ func changeRates(c *task.RatesChange, field string, to *task.Rates) bool {
 		c.PausedKinds = &to.PausedKinds
 	case "kind_caps":
 		c.KindCaps = &to.KindCaps
+	case "history_slow_after":
+		c.HistorySlowMs = &to.HistorySlowMs
+	case "history_sample":
+		c.HistorySample = &to.HistorySample
 	default:
 		return changeQuota(c, field, to)
 	}

@@ -21,6 +21,7 @@ type runService struct {
 	store    Runs
 	delivery func(Tenant) Delivery
 	events   *Events
+	traces   traces
 	// unknown bounds the entries about runs that a tenant does not have.
 	unknown *throttle[int32]
 }
@@ -72,7 +73,30 @@ func (s *runService) HeartbeatRuns(ctx context.Context, r *perceptorv1.Heartbeat
 }
 
 func (s *runService) HandBackRuns(ctx context.Context, r *perceptorv1.HandBackRunsRequest) (*perceptorv1.HandBackRunsResponse, error) {
-	replies, err := s.lease(ctx, "hand_back", s.store.HandBack, r.Holder, r.Attempts)
+	if n := len(r.Times); n != 0 && n != len(r.Attempts) {
+		return nil, invalid([]task.Fault{faultf("times", "has %d entries and attempts %d; they must be as many, or none", n, len(r.Attempts))})
+	}
+	times := timelinesOf(r.Listener)
+	back := make([]*task.Timeline, 0, len(r.Attempts))
+	for i, a := range r.Attempts {
+		if _, fault := attemptOf(a); fault != nil {
+			continue // it does not reach the store
+		}
+		var t *perceptorv1.AttemptTimes
+		if len(r.Times) > 0 {
+			t = r.Times[i]
+		}
+		back = append(back, times.of(t))
+	}
+	step := func(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
+		return s.store.HandBack(ctx, tenant, h, as, back)
+	}
+	replies, err := s.lease(ctx, "hand_back", step, r.Holder, r.Attempts)
+	for i, reply := range replies {
+		if reply.Code == perceptorv1.RunCode_RUN_CODE_ACCEPTED && i < len(r.Kinds) {
+			s.events.unhandled(tenantOf(ctx), r.Kinds[i])
+		}
+	}
 	return &perceptorv1.HandBackRunsResponse{Replies: replies}, err
 }
 
@@ -84,13 +108,24 @@ func (s *runService) ReportResults(ctx context.Context, r *perceptorv1.ReportRes
 	if wait := s.unknown.owes(tenant.ID); wait > 0 {
 		return nil, errUnknownRuns(wait)
 	}
+	times := timelinesOf(r.Listener)
+	began := time.Now()
 	read := func(e *perceptorv1.RunResult) (task.Report, *task.Fault) {
-		return reportOf(e, task.Holder(r.Holder), tenant.ParamsBytes)
+		report, fault := reportOf(e, task.Holder(r.Holder), tenant.ParamsBytes)
+		report.Capped = len(tenant.Rates.KindCaps) > 0
+		report.Timeline = times.of(e.GetTimes())
+		return report, fault
 	}
 	replies, err := eachEntry(r.Results, read, func(good []task.Report) ([]task.Reply, error) {
 		return s.store.Report(ctx, tenant.ID, tenant.ParamsBytes, good)
 	})
 	s.count(tenant, "report", replies)
+	for i, reply := range replies {
+		if reply.Code == perceptorv1.RunCode_RUN_CODE_ACCEPTED {
+			s.events.reported(tenant, task.Outcome(r.Results[i].Outcome), handled(r.Results[i]))
+		}
+	}
+	s.traces.reported(ctx, began, r.Results, replies)
 	return &perceptorv1.ReportResultsResponse{Replies: replies}, err
 }
 
@@ -103,6 +138,15 @@ func (s *runService) GetDelivery(ctx context.Context, _ *perceptorv1.GetDelivery
 		Tenant: tenant.Name, Topic: d.Topic, Group: d.Group, Brokers: d.Brokers, Now: timestamppb.New(now),
 		RecordKeys: keys, Login: login,
 	}, nil
+}
+
+// handled returns how long the handler of a result took; 0: the listener did not say.
+func handled(r *perceptorv1.RunResult) time.Duration {
+	begun, ended := r.Times.GetBegunAgoUs(), r.Times.GetEndedAgoUs()
+	if begun <= ended || ended < 0 || begun > task.MaxGiveUpAfter.Microseconds() {
+		return 0
+	}
+	return time.Duration(begun-ended) * time.Microsecond
 }
 
 // recordKeys returns the keys that are valid, and the login of the newest key that has started:
@@ -144,7 +188,7 @@ func (s *runService) count(tenant *Tenant, op string, replies []*perceptorv1.Run
 		n[task.Code(r.Code)]++
 	}
 	for _, c := range task.Codes {
-		s.events.replied(tenant.Name, op, c, n[c])
+		s.events.replied(tenant, op, c, n[c])
 	}
 	s.unknown.charge(tenant.ID, n[task.Unknown])
 }

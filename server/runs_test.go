@@ -201,7 +201,9 @@ func TestAStoreThatFailsLeavesTheOutcomeOpen(t *testing.T) {
 func TestRepliesAreCountedByCode(t *testing.T) {
 	counts := map[string]int{}
 	b := setup(t, func(c *Config) {
-		c.Events.Replied = func(tenant, op string, code task.Code, n int) { counts[tenant+" "+op+" "+code.String()] += n }
+		c.Events.Replied = func(tenant *Tenant, op string, code task.Code, n int) {
+			counts[tenant.Name+" "+op+" "+code.String()] += n
+		}
 	})
 	request := &perceptorv1.ReportResultsRequest{Holder: 9}
 	for id := range int64(6) {

@@ -27,11 +27,15 @@ const (
 	OfTenant = TenantScope | AddScope | ReadScope | OperateScope | ListenScope | TenantAdminScope
 	// OfInstallation are the scopes that apply to the installation.
 	OfInstallation = AdminScope | AdminReadScope | InspectScope
+	// anyScope is for calls about the caller itself.
+	anyScope = OfTenant | OfInstallation
 )
 
 // access has the scopes of each method. A caller needs one of them. A method without
 // scopes cannot be registered.
 var access = map[string]Scopes{
+	perceptorv1.IdentityService_GetIdentity_FullMethodName: anyScope,
+
 	perceptorv1.TaskService_AddTask_FullMethodName:         AddScope,
 	perceptorv1.TaskService_AddTasks_FullMethodName:        AddScope,
 	perceptorv1.TaskService_PreviewSchedule_FullMethodName: AddScope | ReadScope,
@@ -76,6 +80,12 @@ var access = map[string]Scopes{
 
 	perceptorv1.AuditService_ListAuditEvents_FullMethodName:       AdminReadScope,
 	perceptorv1.AuditService_ListTenantAuditEvents_FullMethodName: ReadScope | TenantAdminScope,
+
+	perceptorv1.MonitoringService_GetTenantFigures_FullMethodName:        ReadScope | InspectScope,
+	perceptorv1.MonitoringService_GetForecast_FullMethodName:             ReadScope | InspectScope,
+	perceptorv1.MonitoringService_ListTenantFigures_FullMethodName:       AdminReadScope,
+	perceptorv1.MonitoringService_GetClusterFigures_FullMethodName:       AdminReadScope,
+	perceptorv1.MonitoringService_GetInstallationForecast_FullMethodName: AdminReadScope,
 
 	perceptorv1.AdminService_ListTenants_FullMethodName:        AdminReadScope,
 	perceptorv1.AssignmentService_GetAssignment_FullMethodName: AdminReadScope,

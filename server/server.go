@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -65,7 +66,9 @@ type Config struct {
 	Log *slog.Logger
 	// Events are callbacks for metrics.
 	Events Events
-	// Options are additional options of the gRPC server, such as tracing.
+	// Tracer makes the spans of calls. Default: none.
+	Tracer trace.Tracer
+	// Options are additional options of the gRPC server.
 	Options []grpc.ServerOption
 }
 
@@ -120,6 +123,7 @@ type Server struct {
 	bearers     *bearers
 	revocations Revocations
 	quotas      *quotas // nil: none is enforced
+	answers     *budget // of answers that are being sent
 }
 
 // New returns a server that does not serve yet. It fails if the configuration
@@ -134,6 +138,7 @@ func New(c Config, d Deps) (*Server, error) {
 	}
 	in := newIntake(c.ReceiveTimeout, int64(c.MaxRequestBytes))
 	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c, in)...), health: newHealth()}
+	s.answers = newBudget(c.ReceiveTimeout, answers*largestAnswer, connAnswers*largestAnswer)
 	s.limitConnections()
 	s.quotas = quotasOf(d.Quotas, c.Log, &s.config.Events)
 	if s.quotas != nil {
@@ -143,28 +148,31 @@ func New(c Config, d Deps) (*Server, error) {
 		}
 	}
 	g := &gate{
-		bearers: newBearers(d.Auth), certificates: d.Certificates, inspections: d.Inspections, tenants: d.Admin, quotas: s.quotas,
-		auditor: auditor{log: d.Audit, deps: &d},
-		log:     c.Log, events: &s.config.Events,
+		bearers: newBearers(d.Auth), certificates: d.Certificates, inspections: d.Inspections, tenants: d.Admin, tasks: d.Tasks, quotas: s.quotas,
+		auditor: auditor{log: d.Audit, deps: &d}, traces: traces{c.Tracer},
+		log: c.Log, events: &s.config.Events,
 		timeout: c.CallTimeout, calls: share.NewPool[int32](int64(c.MaxCalls), 0), intake: in, stores: newStorePlaces(), methods: map[string]method{},
+		answers: s.answers, sendWithin: 2 * c.CallTimeout,
 	}
 	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
 	changes := newSettings()
 	err := errors.Join(
-		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, quotas: s.quotas, tenants: d.Admin, settings: changes, limits: c.Limits, events: g.events, maxScan: c.MaxScan}),
-		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
+		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, quotas: s.quotas, tenants: d.Admin, settings: changes, limits: c.Limits, events: g.events, traces: g.traces, maxScan: c.MaxScan}),
+		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events, traces: g.traces, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
 		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead, quotas: s.quotas}),
 		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),
 		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, settings: changes, quotas: s.quotas, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.ClockService_ServiceDesc, &clockService{clock: d.Clock, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AuditService_ServiceDesc, &auditService{log: d.Audit, admin: d.Admin}),
+		g.register(s.grpc, &perceptorv1.MonitoringService_ServiceDesc, &monitoringService{figures: d.Monitoring, admin: d.Admin, quotas: s.quotas}),
+		g.register(s.grpc, &perceptorv1.IdentityService_ServiceDesc, identityService{}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
-	handler, err := newGateway(g, int64(c.MaxRequestBytes))
+	handler, err := newGateway(g, int64(c.MaxRequestBytes), d.Console)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
@@ -209,6 +217,7 @@ func grpcOptions(c *Config, in *intake) []grpc.ServerOption {
 // refuseUnknown answers calls of unknown methods.
 func refuseUnknown(_ any, s grpc.ServerStream) error {
 	name, _ := grpc.MethodFromServerStream(s)
+	requestID(s.Context()) // tells the caller
 	return unknownMethod(name)
 }
 
@@ -217,7 +226,7 @@ func newHTTP(c *Config, handler http.Handler) *http.Server {
 		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       c.CallTimeout,
-		WriteTimeout:      2 * c.CallTimeout,
+		WriteTimeout:      2 * c.CallTimeout, // as sendWithin of the gate
 		IdleTimeout:       2 * time.Minute,
 		ConnContext:       withConnection,
 		MaxHeaderBytes:    16 << 10,

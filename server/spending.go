@@ -39,9 +39,12 @@ var spends = map[string]task.Quota{
 	perceptorv1.BulkService_AbortBulkOperation_FullMethodName:     task.QuotaUpdates,
 	perceptorv1.BulkService_PauseBulkOperation_FullMethodName:     task.QuotaUpdates,
 	perceptorv1.BulkService_ResumeBulkOperation_FullMethodName:    task.QuotaUpdates,
+	perceptorv1.IdentityService_GetIdentity_FullMethodName:        task.QuotaReads,
 	perceptorv1.AdminService_GetTenant_FullMethodName:             task.QuotaReads,
 	perceptorv1.AdminService_ListTokens_FullMethodName:            task.QuotaReads,
 	perceptorv1.AuditService_ListTenantAuditEvents_FullMethodName: task.QuotaReads,
+	perceptorv1.MonitoringService_GetTenantFigures_FullMethodName: task.QuotaReads,
+	perceptorv1.MonitoringService_GetForecast_FullMethodName:      task.QuotaReads,
 	perceptorv1.AdminService_CreateToken_FullMethodName:           task.QuotaUpdates,
 	perceptorv1.AdminService_RotateToken_FullMethodName:           task.QuotaUpdates,
 	perceptorv1.AdminService_RevokeToken_FullMethodName:           task.QuotaUpdates,
@@ -65,6 +68,8 @@ var asksAll = map[string]bool{
 	perceptorv1.BulkService_PauseBulkOperation_FullMethodName:     true,
 	perceptorv1.BulkService_ResumeBulkOperation_FullMethodName:    true,
 	perceptorv1.AuditService_ListTenantAuditEvents_FullMethodName: true,
+	perceptorv1.MonitoringService_GetTenantFigures_FullMethodName: true,
+	perceptorv1.MonitoringService_GetForecast_FullMethodName:      true,
 }
 
 // prepaid returns the units that a call uses from the start.
@@ -79,7 +84,7 @@ func (s *spending) prepaid(method string) int {
 // and one for each database if it asks all of them.
 func units(reply any) int {
 	switch r := reply.(type) {
-	case *perceptorv1.CountTasksResponse, *perceptorv1.BulkOperation:
+	case *perceptorv1.CountTasksResponse, *perceptorv1.BulkOperation, *perceptorv1.TenantFigures, *perceptorv1.Forecast:
 		return task.Databases
 	case *perceptorv1.ListTasksResponse:
 		return len(r.GetTasks())
@@ -103,14 +108,31 @@ func units(reply any) int {
 	return 1
 }
 
+// asked returns how much of its rate a call uses at most, judging by its request.
+func asked(request any) int {
+	switch r := request.(type) {
+	case *perceptorv1.ReportResultsRequest:
+		return len(r.GetResults())
+	case interface{ GetAttempts() []*perceptorv1.Attempt }:
+		return len(r.GetAttempts())
+	case *perceptorv1.PreviewScheduleRequest:
+		return int(min(r.GetCount(), maxPreview))
+	case interface{ GetPageSize() int32 }:
+		limit, _ := pageSize(r.GetPageSize())
+		return limit
+	}
+	return 1
+}
+
 // A spending is what one call of a tenant uses of its quotas. The methods of nil do nothing.
 type spending struct {
 	use   *tenantUse
 	quota task.Quota // 0: none but bytes
 	// units and bytes are the rates of quota and of bytes; nil: not limited.
 	units, bytes *quotaRate
-	// paid are the units used from the start, received the bytes of the request.
-	paid, received int
+	// paid are the units used from the start, asked those that the request asks for, received
+	// the bytes of the request.
+	paid, asked, received int
 }
 
 // begin counts a call of a tenant, or returns the error for the caller. The caller must call
@@ -148,16 +170,28 @@ func (s *spending) receive(bytes int) {
 	}
 }
 
-// end charges what only the request and the answer say.
-func (s *spending) end(reply any, err error) {
+// ask counts the units that the request asks for.
+func (s *spending) ask(request any) {
+	if s != nil {
+		s.asked = asked(request)
+	}
+}
+
+// end charges what only the request and the answer say. A call whose caller has left, or whose
+// time is over, has perhaps done all that it was asked for.
+func (s *spending) end(ctx context.Context, reply any, err error) {
 	if s == nil {
 		return
 	}
 	s.use.leave()
 	message, ok := reply.(proto.Message)
 	answered := ok && err == nil
-	if s.units != nil && answered {
+	switch {
+	case s.units == nil:
+	case answered:
 		s.use.stocks[s.quota].charge(*s.units, units(reply)-s.paid)
+	case ctx.Err() != nil:
+		s.use.stocks[s.quota].charge(*s.units, s.asked-s.paid)
 	}
 	if s.bytes != nil {
 		n := s.received
@@ -202,6 +236,7 @@ type connection struct {
 	net.Conn
 	mu     sync.Mutex
 	users  []*tenantUse
+	out    outbox
 	closed bool
 }
 
@@ -232,9 +267,10 @@ func (c *connection) joins(u *tenantUse, limit int64) bool {
 // Close implements [net.Conn].
 func (c *connection) Close() error {
 	c.mu.Lock()
-	users := c.users
-	c.users, c.closed = nil, true
+	users, unsent := c.users, c.out.answers
+	c.users, c.out.answers, c.closed = nil, nil, true
 	c.mu.Unlock()
+	c.giveUp(unsent)
 	for _, u := range users {
 		u.mu.Lock()
 		u.connections--

@@ -174,12 +174,18 @@ func (s *stock) isAway(r quotaRate) {
 	}
 }
 
-// startFilling makes the stock fill itself, beginning with the tokens of a second.
+// startFilling makes the stock fill itself, beginning with the tokens of a second: those since
+// it filled itself before, if that was less than a second ago. What a tenant owes remains, so
+// that slow takes, which a tenant may bring about, are not a way out of its debts.
 func (s *stock) startFilling(r quotaRate, now time.Time) {
-	if !s.away {
-		s.away, s.filled = true, now
-		s.tokens = max(s.tokens, r.share())
+	if s.away {
+		return
 	}
+	s.away = true
+	if second := now.Add(-time.Second); s.filled.Before(second) {
+		s.filled = second
+	}
+	s.fill(r, now)
 }
 
 // fill adds the tokens since the stock was filled. The caller holds the lock.

@@ -113,6 +113,24 @@ func TestABucketThatDoesNotAnswerLeavesTheRateDividedByTheProcesses(t *testing.T
 	}
 }
 
+func TestABucketThatIsSlowAgainAndAgainGrantsNoMoreThanTheRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := quotaRate{perSecond: 1000, processes: 1, take: func(_ context.Context, want int) (task.Tokens, error) {
+			time.Sleep(takeWait + 10*time.Millisecond)
+			return task.Tokens{Wait: 50}, nil
+		}}
+		var s stock
+		if units := admitted(t, &s, r, 1, 10*time.Second); units > 11_000 {
+			t.Errorf("%d units were admitted in 10 s, want 10,000 and a burst of 1,000", units)
+		}
+		s.charge(r, 100_000)
+		if units := admitted(t, &s, r, 1, 10*time.Second); units > 0 {
+			t.Errorf("%d units were admitted to a tenant that owes 100 s", units)
+		}
+		time.Sleep(time.Minute) // the take ends
+	})
+}
+
 func TestCallsDoNotWaitForASilentBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bucket := &fakeBucket{silent: true}

@@ -35,16 +35,21 @@ var grouped = map[string]bool{
 
 // scanning has the methods that read many rows.
 var scanning = map[string]bool{
-	perceptorv1.TaskService_ListTasks_FullMethodName:              true,
-	perceptorv1.TaskService_CountTasks_FullMethodName:             true,
-	perceptorv1.TaskService_ListRunEvents_FullMethodName:          true,
-	perceptorv1.TaskService_ExplainTask_FullMethodName:            true,
-	perceptorv1.TaskService_PreviewSchedule_FullMethodName:        true,
-	perceptorv1.DeadLetterService_ListDeadRuns_FullMethodName:     true,
-	perceptorv1.BulkService_CreateBulkOperation_FullMethodName:    true,
-	perceptorv1.BulkService_ListBulkOperations_FullMethodName:     true,
-	perceptorv1.AuditService_ListAuditEvents_FullMethodName:       true,
-	perceptorv1.AuditService_ListTenantAuditEvents_FullMethodName: true,
+	perceptorv1.TaskService_ListTasks_FullMethodName:                     true,
+	perceptorv1.TaskService_CountTasks_FullMethodName:                    true,
+	perceptorv1.TaskService_ListRunEvents_FullMethodName:                 true,
+	perceptorv1.TaskService_ExplainTask_FullMethodName:                   true,
+	perceptorv1.TaskService_PreviewSchedule_FullMethodName:               true,
+	perceptorv1.DeadLetterService_ListDeadRuns_FullMethodName:            true,
+	perceptorv1.BulkService_CreateBulkOperation_FullMethodName:           true,
+	perceptorv1.BulkService_ListBulkOperations_FullMethodName:            true,
+	perceptorv1.AuditService_ListAuditEvents_FullMethodName:              true,
+	perceptorv1.AuditService_ListTenantAuditEvents_FullMethodName:        true,
+	perceptorv1.MonitoringService_GetTenantFigures_FullMethodName:        true,
+	perceptorv1.MonitoringService_ListTenantFigures_FullMethodName:       true,
+	perceptorv1.MonitoringService_GetClusterFigures_FullMethodName:       true,
+	perceptorv1.MonitoringService_GetForecast_FullMethodName:             true,
+	perceptorv1.MonitoringService_GetInstallationForecast_FullMethodName: true,
 }
 
 // storePlaces shares the connections to databases among tenants.

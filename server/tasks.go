@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -28,6 +29,7 @@ type taskService struct {
 	settings *settings
 	limits   task.Limits
 	events   *Events
+	traces   traces
 	// maxScan is the maximum number of tasks that a filtered listing may read.
 	maxScan int64
 }
@@ -40,7 +42,9 @@ func (s *taskService) AddTask(ctx context.Context, r *perceptorv1.AddTaskRequest
 	if f := requestIDFault(r.RequestId); f != nil {
 		faults = append(faults, *f)
 	}
+	began := time.Now()
 	b := s.read(tenantOf(ctx), []*perceptorv1.Task{r.Task}, r.Upsert)
+	b.traceIn(s.traces.parent(ctx))
 	if r.Task != nil {
 		faults = append(faults, under("task", b.refused[0])...)
 	}
@@ -58,6 +62,7 @@ func (s *taskService) AddTask(ctx context.Context, r *perceptorv1.AddTaskRequest
 	if faults := b.refused[0]; len(faults) > 0 {
 		return nil, invalid(under("task", faults))
 	}
+	s.traces.added(ctx, began, []*perceptorv1.Task{r.Task}, b)
 	a := &perceptorv1.AddTaskResponse{Id: int64(b.ids[0]), Replayed: replayed}
 	if len(b.keyed) > 0 {
 		a.Updated = b.keyed[0].result.Updated
@@ -69,11 +74,14 @@ func (s *taskService) AddTasks(ctx context.Context, r *perceptorv1.AddTasksReque
 	if faults := batchFaults(r); len(faults) > 0 {
 		return nil, invalid(faults)
 	}
+	began := time.Now()
 	b := s.read(tenantOf(ctx), r.Tasks, r.Upsert)
+	b.traceIn(s.traces.parent(ctx))
 	replayed, err := s.add(ctx, b, r.RequestId)
 	if err != nil {
 		return nil, err
 	}
+	s.traces.added(ctx, began, r.Tasks, b)
 	reply := &perceptorv1.AddTasksResponse{
 		Results:  make([]*perceptorv1.AddTasksResponse_Result, len(r.Tasks)),
 		Replayed: replayed,
@@ -123,6 +131,9 @@ type batch struct {
 	hash    [32]byte       // of the tasks without a key
 	keyed   []*keyedAdd    // valid tasks with a key; they are not in specs
 	failed  map[int]error  // by index; why a task with a key was not stored
+	// place is what was reserved for the tasks; nil: they were not admitted.
+	place *reservation
+	added int // tasks that were stored, or may have been
 }
 
 // read converts the tasks of a request to a batch of specs and faults.
@@ -172,8 +183,14 @@ func bodyOf(t *perceptorv1.Task) []byte {
 // add stores the valid tasks of a batch and records the outcome of each.
 func (s *taskService) add(ctx context.Context, b *batch, requestID string) (replayed bool, err error) {
 	tenant := tenantOf(ctx)
+	defer func() { b.place.end(b.added) }()
+	if len(b.keyed) > 0 && b.keyed[0].request.Upsert {
+		if err := s.quotas.mayUpsert(ctx, tenant); err != nil {
+			return false, err
+		}
+	}
 	if len(b.specs) > 0 {
-		done, err := s.addWithin(ctx, tenant, len(b.keyed), task.AddRequest{
+		done, err := s.addWithin(ctx, tenant, b, task.AddRequest{
 			Tenant: tenant.ID, RequestID: requestID, Hash: b.hash, Specs: b.specs,
 		})
 		if err != nil {
@@ -191,26 +208,29 @@ func (s *taskService) add(ctx context.Context, b *batch, requestID string) (repl
 		if err := s.addKeyedWithin(ctx, tenant, b); err != nil {
 			return false, err
 		}
-		if err := b.tryAgain(); err != nil && (requestID != "" || len(b.specs) == 0) {
+		if err := b.noneStored(); err != nil {
 			return false, err // the caller may repeat the call
 		}
 		replayed = b.applyKeyed() && (replayed || len(b.specs) == 0)
 	}
-	s.count(tenant.Name, b, replayed && len(b.keyed) == 0)
+	s.count(tenant, b, replayed && len(b.keyed) == 0)
 	return replayed, nil
 }
 
 // addKeyedWithin adds the tasks with keys if they are within the tenant's
-// quotas, or were admitted with the other tasks of the call. If a quota is
+// quotas, or were admitted with the other tasks of the call. Those that came
+// with a repeated request were not. If a quota is
 // exceeded, it answers for known tasks; one unknown task makes it refuse the
 // call.
 func (s *taskService) addKeyedWithin(ctx context.Context, tenant *Tenant, b *batch) error {
-	if len(b.specs) == 0 {
-		if over := s.quotas.admit(ctx, tenant, len(b.keyed)); over != nil {
-			return s.quotas.replayedKeys(ctx, b.keyed, over)
+	if b.place == nil {
+		place, over := s.quotas.admit(ctx, tenant, len(b.keyed))
+		if over != nil {
+			return s.quotas.replayedKeys(ctx, tenant, b.keyed, over)
 		}
+		b.place = place
 	}
-	s.addKeyed(ctx, b.keyed)
+	s.addKeyed(ctx, tenant, b)
 	return nil
 }
 
@@ -233,17 +253,41 @@ func (b *batch) applyKeyed() (replayed bool) {
 	return replayed
 }
 
-// addWithin stores a request that is within the tenant's quotas or was stored
-// before. more is the number of tasks with a key that the call stores
-// afterwards.
-func (s *taskService) addWithin(ctx context.Context, tenant *Tenant, more int, r task.AddRequest) (task.AddResult, error) {
-	if over := s.quotas.admit(ctx, tenant, len(r.Specs)+more); over != nil {
-		return s.quotas.replayed(ctx, r, over)
+// addWithin stores the tasks of a batch without a key if they are within the
+// tenant's quotas or were stored before. The tasks with a key are admitted with
+// them and stored afterwards.
+func (s *taskService) addWithin(ctx context.Context, tenant *Tenant, b *batch, r task.AddRequest) (task.AddResult, error) {
+	place, over := s.quotas.admit(ctx, tenant, len(r.Specs)+len(b.keyed))
+	if over != nil {
+		return s.quotas.replayed(ctx, tenant, r, over)
 	}
-	return s.store.Add(ctx, r)
+	b.place = place
+	done, err := s.store.Add(ctx, r)
+	b.added += addedBy(done, err, len(r.Specs))
+	return done, err
 }
 
-func (s *taskService) count(tenant string, b *batch, replayed bool) {
+// addedBy returns how many of the n tasks of a request were stored, or may have
+// been.
+func addedBy(done task.AddResult, err error, n int) int {
+	if err != nil && !mayHaveStored(err) || done.Replayed || done.Updated {
+		return 0
+	}
+	for _, item := range done.Items {
+		if len(item.Faults) > 0 {
+			n--
+		}
+	}
+	return n
+}
+
+// mayHaveStored reports whether a request with this error may have been stored.
+func mayHaveStored(err error) bool {
+	code := task.CodeOf(err)
+	return code == task.Unavailable || code == task.Internal
+}
+
+func (s *taskService) count(tenant *Tenant, b *batch, replayed bool) {
 	added := map[task.Type]int{}
 	kept := 0 // neither stored nor refused
 	for _, k := range b.keyed {
@@ -266,7 +310,7 @@ func (s *taskService) count(tenant string, b *batch, replayed bool) {
 			s.events.added(tenant, t, n)
 		}
 	}
-	s.events.refused(tenant, refused)
+	s.events.refused(tenant.Name, refused)
 }
 
 // result returns the answer for the task at an index of the request.

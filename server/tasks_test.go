@@ -381,7 +381,11 @@ func TestAddsAndRefusalsAreCounted(t *testing.T) {
 	var mu sync.Mutex
 	b := setup(t, func(c *Config) {
 		c.Events = Events{
-			Added:   func(tenant string, ty task.Type, n int) { mu.Lock(); counts[tenant+" "+ty.String()] += n; mu.Unlock() },
+			Added: func(tenant *Tenant, ty task.Type, n int) {
+				mu.Lock()
+				counts[tenant.Name+" "+ty.String()] += n
+				mu.Unlock()
+			},
 			Refused: func(tenant string, n int) { mu.Lock(); counts[tenant+" refused"] += n; mu.Unlock() },
 			Called: func(method string, code codes.Code, _ time.Duration) {
 				mu.Lock()

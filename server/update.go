@@ -277,11 +277,12 @@ func (s *taskService) TriggerTask(ctx context.Context, r *perceptorv1.TriggerTas
 // trigger opens a run within the tenant's quotas, or returns the run that an earlier call has
 // opened.
 func (s *taskService) trigger(ctx context.Context, t *Tenant, id task.ID, requestID string) (seq int64, replayed bool, err error) {
-	if over := s.quotas.admit(ctx, t, 1); over != nil {
-		seq, err = s.quotas.triggered(ctx, t.ID, id, requestID, over)
+	place, over := s.quotas.admit(ctx, t, 1)
+	if over != nil {
+		seq, err = s.quotas.triggered(ctx, t, id, requestID, over)
 		return seq, err == nil, err
 	}
-	defer s.quotas.notAdded(t, 1) // it is a run of a task that is counted
+	defer place.end(0) // it is a run of a task that is counted
 	return s.store.Trigger(ctx, t.ID, id, requestID)
 }
 

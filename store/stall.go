@@ -4,6 +4,8 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,8 +19,11 @@ var ErrStalled = errors.New("the PostgreSQL server does not answer")
 const (
 	// suspectAfter is how long a call may be unanswered before its server is probed.
 	suspectAfter = 200 * time.Millisecond
-	// probeWait is how long a probe may be unanswered before the server counts as stalled.
+	// probeWait is how long a probe may be unanswered after that of another server was answered
+	// before the server counts as stalled. If the other one took longer, it is as long as that.
 	probeWait = 200 * time.Millisecond
+	// compared is how many other servers are asked.
+	compared = 3
 	// probeLimit bounds a probe of a stalled server. The next one uses a new connection.
 	probeLimit = 5 * time.Second
 )
@@ -29,13 +34,19 @@ var probeSQL string
 // A watch notices that a PostgreSQL server hangs: it keeps its connections and answers
 // nothing, or it executes statements and commits nothing. It is a failure detector with
 // active probes. While a call is unanswered for longer than suspectAfter, the watch commits a
-// tiny transaction on a connection of its own. If that is unanswered too, the server is
-// stalled: its pools give out no connection, so callers learn at once what they would
-// otherwise wait for. Probes continue, and the first answer ends the stall, even if it is an
-// error. A server that answers in time costs no probe.
+// tiny transaction on a connection of its own, and asks other servers the same. If another
+// one answers and this one does not, not even after twice that time, the server is stalled:
+// its pools give out no connection, so callers learn at once what they would otherwise wait
+// for. Probes continue, and the first answer ends the stall, even if it is an error. A server
+// that answers in time costs no probe.
+//
+// While no other server answers, it is this process or the network that is slow, or there is
+// nobody to protect: then calls wait until their own deadlines. Without the comparison a busy
+// machine would take all servers for stalled, refuse all calls, and get busier by their
+// repetitions.
 //
 // A wrong suspicion of a slow server costs its callers a repeated call. A long statement on
-// a server that answers costs a probe every suspectAfter.
+// a server that answers costs a few probes every suspectAfter.
 type watch struct {
 	// probe sends a probe and returns when it is answered.
 	probe func(context.Context) error
@@ -54,6 +65,8 @@ type watch struct {
 	armed bool
 	// stalled is closed while the server is stalled.
 	stalled chan struct{}
+	// others are the watches of the other servers.
+	others []*watch
 }
 
 func newWatch(probe func(context.Context) error, changed func(stalled bool)) *watch {
@@ -146,17 +159,45 @@ func (w *watch) next() (wait time.Duration, waiting bool) {
 
 // check probes the server. If the server is stalled, check returns when it answers again.
 func (w *watch) check() {
-	answered := w.ask()
+	began := time.Now()
+	answered, other := w.ask(), w.askOthers()
+	select {
+	case <-answered: // or not before probeLimit
+		return
+	case <-other:
+	}
 	select {
 	case <-answered:
 		return
-	case <-time.After(probeWait):
+	case <-time.After(max(probeWait, time.Since(began))):
 	}
 	w.set(true)
 	for !<-answered {
 		answered = w.ask()
 	}
 	w.set(false)
+}
+
+// askOthers probes other servers that are not stalled. The channel receives when one answers.
+func (w *watch) askOthers() <-chan struct{} {
+	w.mu.Lock()
+	others := slices.Clone(w.others)
+	w.mu.Unlock()
+	rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	first, asked := make(chan struct{}, compared), 0
+	for _, o := range others {
+		if asked == compared || isClosed(o.state()) {
+			continue
+		}
+		asked++
+		answered := o.ask()
+		go func() {
+			if <-answered {
+				first <- struct{}{}
+			}
+		}()
+	}
+	return first
 }
 
 // ask sends a probe. The channel receives whether it was answered before probeLimit.
@@ -350,6 +391,22 @@ func (c *Cluster) watchServer(d int, config *pgx.ConnConfig, application string)
 		})
 	}
 	return c.watches[server]
+}
+
+// compareWatches tells each watch of the others.
+func (c *Cluster) compareWatches() {
+	for _, w := range c.watches {
+		if w == nil {
+			continue
+		}
+		w.mu.Lock()
+		for _, other := range c.watches {
+			if other != nil && other != w {
+				w.others = append(w.others, other)
+			}
+		}
+		w.mu.Unlock()
+	}
 }
 
 // closeWatches ends all probes.

@@ -157,3 +157,39 @@ func TestTheOnlyServerIsWaitedFor(t *testing.T) {
 		t.Errorf("a statement ended after %v with %v, want no error when the server answers again", took, err)
 	}
 }
+
+// While no server answers, this machine may be too busy to hear them. Calls wait then, as they
+// do for an only server.
+func TestServersThatAreAllSilentAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	servers := []*testenv.PostgresServer{testenv.NewPostgres(t), testenv.NewPostgres(t)}
+	c, err := store.Open(t.Context(), store.Config{Servers: []store.Server{{DSN: servers[0].DSN()}, {DSN: servers[1].DSN()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	stalls := make(chan bool, 100)
+	c.OnStall(func(_ string, stalled bool) { stalls <- stalled })
+	for i, server := range servers {
+		if _, err := query(t, c, i*upper, 10*time.Second, "SELECT 1"); err != nil {
+			t.Fatal(err)
+		}
+		defer server.Resume() //nolint:errcheck // again, if the test has failed
+	}
+	for _, server := range servers {
+		if err := server.Pause(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took, err := query(t, c, upper, 2*time.Second, "SELECT 1"); err == nil || took < 2*time.Second || len(stalls) > 0 {
+		t.Errorf("a statement ended after %v with %v, %d changes of stalls; want its own deadline and none", took, err, len(stalls))
+	}
+	// When one answers again, the other one is stalled.
+	if err := servers[0].Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if took, err := query(t, c, upper, 20*time.Second, "SELECT 1"); !errors.Is(err, store.ErrStalled) || took > 10*time.Second {
+		t.Errorf("a statement ended after %v with %v, want ErrStalled", took, err)
+	}
+	awaitStalls(t, stalls, true)
+}

@@ -129,6 +129,7 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 			return nil, fmt.Errorf("open database %d: %w", d, err)
 		}
 	}
+	c.compareWatches()
 	return c, nil
 }
 

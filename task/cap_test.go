@@ -17,6 +17,21 @@ func TestThePartsOfACapAreHalfOfIt(t *testing.T) {
 	}
 }
 
+// TestEachServerHasPartsOfASmallCap: neighboring databases are on one server.
+func TestEachServerHasPartsOfASmallCap(t *testing.T) {
+	for limit := 4; limit < 64; limit++ {
+		for _, server := range []struct{ from, to int }{{0, Databases / 2}, {Databases / 2, Databases}} {
+			sum := 0
+			for d := server.from; d < server.to; d++ {
+				sum += CapPart(limit, d)
+			}
+			if sum < limit/4 {
+				t.Errorf("the databases %d to %d have %d of a cap of %d, want at least %d", server.from, server.to-1, sum, limit, limit/4)
+			}
+		}
+	}
+}
+
 // capModel has the open runs of a kind, and the parts that databases have, as stored.
 type capModel struct {
 	limit int
@@ -80,7 +95,7 @@ func TestACapIsReachedInOneDatabaseWithinTwoLeases(t *testing.T) {
 				}
 			}
 			room := l.Room(limit, 3)
-			l.Open[3] += m.claim(l, 3, room)
+			l.Open[3] += m.claim(l, 3, room, room)
 			m.shared = l.Share(limit, true)
 		}
 		if m.all() != limit {
@@ -160,28 +175,39 @@ func (m *capModel) lease(rng *rand.Rand) {
 	starved := false
 	for range 5 {
 		m.alone(rng)
-		d := rng.IntN(Databases)
-		room := l.Room(m.limit, d)
-		want := rng.IntN(m.limit/m.calm + 1)
-		got := m.claim(l, d, min(want, room))
-		if got > 0 {
-			l.Open[d] = max(l.Open[d], m.open[d])
-		}
-		starved = starved || want >= room
+		starved = m.claimAtOnce(rng, l, rng.Perm(Databases)[:1+rng.IntN(4)]) || starved
 	}
 	if rng.IntN(10) > 0 {
 		m.shared = l.Share(m.limit, starved)
 	}
 }
 
-// claim claims n runs in a database, or none if others have claimed there since the count.
-func (m *capModel) claim(l *CapLease, d, n int) int {
-	limit := l.Open[d] + l.Room(m.limit, d)
+// claimAtOnce claims in several databases at the same time, under a lease. It reports whether
+// one of them got no more than it could have.
+func (m *capModel) claimAtOnce(rng *rand.Rand, l *CapLease, databases []int) (starved bool) {
+	rooms, open := l.Rooms(m.limit, databases), l.Open
+	for i, d := range databases {
+		m.alone(rng)
+		want := rng.IntN(m.limit/m.calm + 1)
+		got := m.claim(l, d, min(want, rooms[i]), rooms[i])
+		if open[d] += got; got > 0 {
+			open[d] = max(open[d], m.open[d])
+		}
+		starved = starved || want >= rooms[i]
+	}
+	l.Open = open
+	return starved
+}
+
+// claim claims up to n runs in a database that may claim as many as room, less what others
+// have claimed there since the count.
+func (m *capModel) claim(l *CapLease, d, n, room int) int {
+	limit := l.Open[d] + room
 	if m.parts[d] < l.Parts[d] {
 		limit = min(limit, m.parts[d]) // it has lent since the count
 	}
-	if l.Shared && m.open[d]+n > limit {
-		return 0
+	if l.Shared {
+		n = max(min(n, limit-m.open[d]), 0)
 	}
 	m.open[d] += n
 	return n

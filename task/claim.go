@@ -83,8 +83,9 @@ type ClaimRequest struct {
 	// count against the cap. If the lease has ended, nothing is claimed.
 	CapLease int64
 	// CapLimit, if not 0, is the most runs of the kind of the only flow that may be open in
-	// the database afterwards. Without a CapLease it is also limited by the part of the cap
-	// that the database may use alone. If there would be more, nothing is claimed.
+	// the database afterwards. Without a CapLease it is the kind's cap, and the part of the
+	// cap that the database may use alone is a limit, too. The claim takes what the limits
+	// leave.
 	CapLimit int
 	// CapPart is the part of the cap of which CapLimit assumes that the database has it. If
 	// it has lent some of it, the rest is the limit also under the CapLease.
@@ -142,7 +143,8 @@ type Claim struct {
 	// Next is the first instant at which a row that SQL moved is due again. [Never] or 0
 	// means that no such row exists.
 	Next Instant
-	// More is true if the claim reached its limit and the next one should follow at once.
+	// More is true if the claim reached its limit and the next one should follow at once, or
+	// if rows of a capped kind are, or may be, due that the CapLimit did not allow.
 	More bool
 	// Deferred counts rows of blocked tenants that were deferred.
 	Deferred int
@@ -155,9 +157,9 @@ type Claim struct {
 	Settings int64
 	// FlowRows is the number of rows that each flow moved.
 	FlowRows []int
-	// Open is the number of open runs of a capped kind in the database after a claim with a
-	// CapLimit.
-	Open int
+	// CapRoom is how many runs a claim with a CapLimit could claim, and Open is the number
+	// of open runs of the kind in the database after it.
+	CapRoom, Open int
 }
 
 // OutboxBatch is the unacknowledged content of an outbox row for some shards.

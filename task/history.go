@@ -1,6 +1,9 @@
 package task
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // HistoryLevel says which events of the runs of a tenant are recorded. The numbers are
 // stored.
@@ -8,28 +11,26 @@ type HistoryLevel int16
 
 // The levels of history.
 const (
-	HistoryFailures HistoryLevel = 1 // events that were not planned; the default
+	HistoryFailures HistoryLevel = 1 // events that were not planned
 	HistoryAll      HistoryLevel = 2
 	HistoryNone     HistoryLevel = 3
+	HistorySlow     HistoryLevel = 4 // HistoryFailures, and the success of slow runs; the default
+	HistorySampled  HistoryLevel = 5 // HistorySlow, and the success of one in so many runs
 )
 
 // HistoryLevels lists all levels.
-var HistoryLevels = []HistoryLevel{HistoryFailures, HistoryAll, HistoryNone}
+var HistoryLevels = []HistoryLevel{HistoryFailures, HistoryAll, HistoryNone, HistorySlow, HistorySampled}
 
 // String returns the level's name as it is in the API, without its prefix.
 func (l HistoryLevel) String() string {
-	switch l {
-	case HistoryFailures:
-		return "FAILURES"
-	case HistoryAll:
-		return "ALL"
-	case HistoryNone:
-		return "NONE"
+	names := [...]string{HistoryFailures: "FAILURES", HistoryAll: "ALL", HistoryNone: "NONE", HistorySlow: "SLOW", HistorySampled: "SAMPLED"}
+	if l >= 1 && int(l) < len(names) {
+		return names[l]
 	}
 	return fmt.Sprintf("HistoryLevel(%d)", int16(l))
 }
 
-// Keeps reports whether an event is recorded at this level.
+// Keeps reports whether every event of a kind is recorded at this level.
 func (l HistoryLevel) Keeps(e Event) bool {
 	switch l {
 	case HistoryAll:
@@ -38,6 +39,51 @@ func (l HistoryLevel) Keeps(e Event) bool {
 		return false
 	}
 	return e != EventClaimed && e != EventSucceeded
+}
+
+// Defaults and limits of [HistoryPolicy].
+const (
+	DefaultSlowAfter     = 5 * time.Second
+	MaxSlowAfter         = 24 * time.Hour
+	DefaultHistorySample = 100
+	MaxHistorySample     = 1_000_000
+)
+
+// HistoryPolicy says which events of the runs of a tenant are recorded. The zero value is the
+// default.
+type HistoryPolicy struct {
+	Level HistoryLevel // 0: HistorySlow
+	// SlowAfter is how late or how long a slow run is; 0: DefaultSlowAfter.
+	SlowAfter time.Duration
+	// Sample: HistorySampled records one in so many runs; 0: DefaultHistorySample.
+	Sample int32
+}
+
+// Resolved returns the policy with its defaults in place.
+func (p HistoryPolicy) Resolved() HistoryPolicy {
+	if p.Level == 0 {
+		p.Level = HistorySlow
+	}
+	if p.SlowAfter == 0 {
+		p.SlowAfter = DefaultSlowAfter
+	}
+	if p.Sample == 0 {
+		p.Sample = DefaultHistorySample
+	}
+	return p
+}
+
+// Samples reports whether a run is one of those that HistorySampled records. Every process
+// chooses the same.
+func (p *HistoryPolicy) Samples(r RunID) bool {
+	if p.Level != HistorySampled {
+		return false
+	}
+	// The finalizer of splitmix64.
+	x := uint64(r.Task) ^ uint64(r.Seq)*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return (x^x>>31)%uint64(p.Sample) == 0
 }
 
 // Event is something that happened to a run. The numbers are stored.
@@ -79,6 +125,8 @@ type RunEvent struct {
 	// Detail is the error of FAILED, the reason and error of DEAD, the number of SKIPPED
 	// instants, or the delay that SNOOZED asked for.
 	Detail string
+	// Stages are those of the attempt, as far as they are known.
+	Stages
 }
 
 // HistoryCursor is the position of an event in the history of its task.

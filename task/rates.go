@@ -37,6 +37,9 @@ type Rates struct {
 	// Deleting is true while the tenant is being deleted. Its tokens are refused, and
 	// Paused is true too.
 	Deleting bool `json:"deleting,omitempty"`
+	// HistorySlowMs is HistoryPolicy.SlowAfter in milliseconds, and HistorySample its Sample.
+	HistorySlowMs int64 `json:"history_slow_ms,omitempty"`
+	HistorySample int32 `json:"history_sample,omitempty"`
 	// PausedKinds are the kinds whose new runs are not claimed, in ascending order.
 	PausedKinds []string `json:"paused_kinds,omitempty"`
 	// KindCaps are the most runs of a kind that may be open at once.
@@ -74,6 +77,8 @@ type RatesChange struct {
 	MaxBacklog                                   *int64
 	// Quotas are new values of the quotas that Rates.Quotas has.
 	Quotas           *Quotas
+	HistorySlowMs    *int64
+	HistorySample    *int32
 	Paused, Deleting *bool
 	PausedKinds      *[]string
 	KindCaps         *map[string]int32
@@ -93,6 +98,8 @@ func (c *RatesChange) Apply(r *Rates) {
 	set(&r.AddRate, c.AddRate)
 	set(&r.MaxBacklog, c.MaxBacklog)
 	r.setQuotas(c.Quotas)
+	set(&r.HistorySlowMs, c.HistorySlowMs)
+	set(&r.HistorySample, c.HistorySample)
 	set(&r.Paused, c.Paused)
 	set(&r.Deleting, c.Deleting)
 	if r.Deleting {

@@ -60,6 +60,11 @@ type Report struct {
 	Attempt
 	Holder Holder
 	Result
+	// Capped is set if the run may be of a kind with a concurrency cap. Such a result frees
+	// a place for another run, so it waits less for others that are stored with it.
+	Capped bool
+	// Timeline is for the history; nil: not known.
+	Timeline *Timeline
 }
 
 // Ends reports whether the result is the last one of its run under every retry policy.

@@ -73,13 +73,20 @@ type Publication struct {
 	ScheduledAt Instant
 	// ClaimedAt is the instant of the claim by the database's clock. It is ScheduledAt if
 	// the run was claimed ahead of that instant. 0 means that it is not known.
-	ClaimedAt  Instant
-	Missed     int64
-	Version    int32
-	AckTimeout time.Duration
+	ClaimedAt Instant
+	// PublishedAt is when the delivery was published, by the database's clock, and
+	// Dispatcher is who published it. 0 and "": that is not known yet.
+	PublishedAt Instant
+	Dispatcher  string
+	Missed      int64
+	Version     int32
+	AckTimeout  time.Duration
 	// Params are the wire bytes of perceptor.v1.Params, unchanged since they were stored.
 	Params []byte
 	Origin
+	// Trace is the trace context of the span that published the delivery, in the format of
+	// W3C. Empty: the delivery is not traced. The store does not have it.
+	Trace string
 	// Misfire is the policy that applies to the task. 0 means not known, as in a record.
 	Misfire Misfire
 }

@@ -61,7 +61,7 @@ func WithConfig(c client.Config) Option { return func(o *options) { o.client = c
 
 const (
 	secret     = "secret"
-	patience   = time.Second // CallTimeout after Refuse(client.ErrUnavailable)
+	patience   = 3 * time.Second // CallTimeout: how long a call takes after Refuse(client.ErrUnavailable)
 	bufferSize = 1 << 20
 )
 

@@ -130,6 +130,36 @@ func TestAKeyStandsForOneTask(t *testing.T) {
 	}
 }
 
+func TestAKeyNamesItsTask(t *testing.T) {
+	c := clienttest.New(t)
+	keyed := remind("ann")
+	keyed.IdempotencyKey = "ann/1"
+	id, err := c.AddTask(t.Context(), keyed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ann := c.ByKey("ann/1")
+	if info, err := ann.Update(t.Context(), client.Task{Kind: "other"}, client.UpdateOptions{}); err != nil || info.ID != id || info.Kind != "other" {
+		t.Errorf("after the update: %+v, %v", info, err)
+	}
+	if seq, err := ann.Trigger(t.Context()); err != nil || seq != 1 {
+		t.Errorf("triggered run %d, %v", seq, err)
+	}
+	for name, step := range map[string]func(context.Context) (*client.TaskInfo, error){
+		"get": ann.Get, "pause": ann.Pause, "resume": ann.Resume,
+	} {
+		if info, err := step(t.Context()); err != nil || info.ID != id {
+			t.Errorf("%s: %+v, %v", name, info, err)
+		}
+	}
+	if info, err := ann.Cancel(t.Context()); err != nil || info.State != client.Cancelled {
+		t.Errorf("cancel: %+v, %v", info, err)
+	}
+	if _, err := c.ByKey("bob").Get(t.Context()); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("an unknown key: %v", err)
+	}
+}
+
 func TestTasksCanBeChangedTriggeredAndPurged(t *testing.T) {
 	c := clienttest.New(t)
 	id, err := c.AddTask(t.Context(), client.Task{Kind: "k", Type: client.Blocking, Begin: tomorrow, Cron: &client.Cron{Expression: "0 12 * * *", Zone: "Europe/Berlin"}})

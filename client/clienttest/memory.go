@@ -168,6 +168,16 @@ func (m *memory) Get(_ context.Context, _ int32, id task.ID) (*task.Snapshot, er
 	return m.on(id, false, func(*kept, task.Instant) error { return nil })
 }
 
+// TaskOfKey implements [server.Tasks].
+func (m *memory) TaskOfKey(_ context.Context, _ int32, key string) (task.ID, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if known, ok := m.requests["\x01"+key]; ok && known.items[0].ID != 0 {
+		return known.items[0].ID, nil
+	}
+	return 0, task.Errorf(task.ReasonTaskNotFound, "no task has the idempotency_key %q", key)
+}
+
 // Cancel implements [server.Tasks].
 func (m *memory) Cancel(_ context.Context, _ int32, id task.ID) (*task.Snapshot, error) {
 	return m.on(id, false, func(k *kept, now task.Instant) error {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -79,7 +80,7 @@ func past(flag, text string) (*timestamppb.Timestamp, error) {
 	if !strings.HasPrefix(text, "-") {
 		return instant(flag, text)
 	}
-	d, err := time.ParseDuration(text)
+	d, err := duration.Parse(text)
 	if err != nil {
 		return nil, cli.Usagef("--%s: %q is not a duration after the minus sign", flag, text)
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -81,7 +82,7 @@ func (c *ctl) bulkCreate() *cobra.Command {
 	f.Int64Var(&b.task, "task", 0, "only dead runs of this task")
 	f.StringVar(&b.diedFrom, "died-from", "", "only runs that died at this instant or later")
 	f.StringVar(&b.diedUntil, "died-until", "", "only runs that died before this instant")
-	f.DurationVar(&b.shift, "shift", 0, "reschedule: how far to move the next run; may be negative")
+	duration.Var(f, &b.shift, "shift", 0, "reschedule: how far to move the next run; may be negative")
 	f.StringVar(&b.next, "next", "", "reschedule: the instant of the next run")
 	f.Int32Var(&b.rate, "max-rate", 0, "most changes per second (default: as many as the chores can do)")
 	f.BoolVar(&b.dry, "dry-run", false, "only count, change nothing")

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -50,7 +51,7 @@ type clockWait struct {
 
 func (w *clockWait) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.DurationVar(&w.settle, "settle", 10*time.Second, "how long to wait at each instant for the results of its runs")
+	duration.Var(f, &w.settle, "settle", 10*time.Second, "how long to wait at each instant for the results of its runs")
 	f.BoolVar(&w.leaveOpen, "leave-open", false, "continue without the results of runs that are open after --settle; otherwise that is an error")
 	f.BoolVar(&w.noWait, "no-wait", false, "wait only until due runs are published, not for their results")
 	f.SortFlags = false
@@ -182,26 +183,11 @@ func openCell(runs []*perceptorv1.UnansweredRun) string {
 	return textCell(strings.Join(names, " "))
 }
 
-// distance reads a duration that may begin with days.
+// distance reads a duration that is not negative.
 func distance(text string) (time.Duration, error) {
-	rest, days := text, 0
-	if before, after, ok := strings.Cut(text, "d"); ok {
-		n, err := strconv.Atoi(before)
-		if err != nil || n < 0 || n > maxDays {
-			return 0, cli.Usagef("DURATION: %q: the days are not a number from 0 to %d", text, maxDays)
-		}
-		rest, days = after, n
-	}
-	d := time.Duration(days) * 24 * time.Hour
-	if rest == "" && days > 0 {
-		return d, nil
-	}
-	more, err := time.ParseDuration(rest)
-	if err != nil || more < 0 {
+	d, err := duration.Parse(text)
+	if err != nil || d < 0 || strings.HasPrefix(text, "-") {
 		return 0, cli.Usagef("DURATION: %q is not a duration such as 90s, 36h, 3d or 1d12h", text)
 	}
-	return d + more, nil
+	return d, nil
 }
-
-// maxDays keeps a duration countable; the API has a bound of its own.
-const maxDays = 100_000

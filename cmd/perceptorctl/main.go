@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/duration"
 	"github.com/perceptor/perceptor/schedule"
 )
 
@@ -50,9 +51,9 @@ func newCommand() *cobra.Command {
 	f.StringVar(&c.keyFile, "tls-key-file", "", "file of its private key")
 	f.BoolVar(&c.insecure, "insecure", false, "allow open links to other machines: without TLS, with the token in the clear")
 	f.StringVarP(&c.output, "output", "o", "table", "output format: table or json")
-	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "time limit of a call")
+	duration.Var(f, &c.timeout, "timeout", 10*time.Second, "time limit of a call")
 	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))
-	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.republishCommand(), c.clockCommand(), c.deadCommand(), c.bulkCommand(), c.kindCommand(), c.packCommand(), c.auditCommand())
+	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.republishCommand(), c.clockCommand(), c.deadCommand(), c.bulkCommand(), c.kindCommand(), c.packCommand(), c.auditCommand(), c.forecastCommand())
 	return root
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/duration"
 )
 
 func (c *ctl) checkOutput() error {
@@ -100,7 +101,7 @@ func instant(flag, text string) (*timestamppb.Timestamp, error) {
 		return nil, nil
 	}
 	if after, ok := strings.CutPrefix(text, "+"); ok {
-		d, err := time.ParseDuration(after)
+		d, err := duration.Parse(after)
 		if err != nil {
 			return nil, cli.Usagef("--%s: %q is not a duration after the plus sign", flag, text)
 		}
@@ -113,8 +114,8 @@ func instant(flag, text string) (*timestamppb.Timestamp, error) {
 	return timestamppb.New(t), nil
 }
 
-// duration is nil for 0: the default.
-func duration(d time.Duration) *durationpb.Duration {
+// orDefault is nil for 0: the default.
+func orDefault(d time.Duration) *durationpb.Duration {
 	if d == 0 {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/duration"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
@@ -125,7 +126,7 @@ func (r *republisher) database(ctx context.Context, d int, req task.RepublishReq
 
 // parseSince parses an instant, or a negative duration from now, which is returned as ago.
 func parseSince(text string) (at task.Instant, ago time.Duration, err error) {
-	if d, err := time.ParseDuration(text); err == nil && d < 0 {
+	if d, err := duration.Parse(text); err == nil && d < 0 {
 		return 0, -d, nil
 	}
 	parsed, err := time.Parse(time.RFC3339, text)

@@ -15,57 +15,77 @@ import (
 
 func (c *ctl) taskCommand() *cobra.Command {
 	api := perceptorv1.NewTaskServiceClient
-	return group("task", "Add, show, change and cancel tasks",
+	cmd := group("task", "Add, show, change and cancel tasks",
 		c.taskAdd(),
 		c.taskPreview(),
-		c.oneTask("get", "Show a task", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
-			return api(conn).GetTask(ctx, &perceptorv1.GetTaskRequest{Id: id})
+		c.oneTask("get", "Show a task", func(ctx context.Context, conn *grpc.ClientConn, t taskName) (*perceptorv1.Task, error) {
+			return api(conn).GetTask(ctx, &perceptorv1.GetTaskRequest{Id: t.id, IdempotencyKey: t.key})
 		}),
 		c.taskList(),
 		c.taskCount(),
 		c.taskUpdate(),
 		c.taskTrigger(),
 		c.taskExplain(),
-		c.oneTask("cancel", "Cancel a task", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
-			return api(conn).CancelTask(ctx, &perceptorv1.CancelTaskRequest{Id: id})
+		c.taskHistory(),
+		c.oneTask("cancel", "Cancel a task", func(ctx context.Context, conn *grpc.ClientConn, t taskName) (*perceptorv1.Task, error) {
+			return api(conn).CancelTask(ctx, &perceptorv1.CancelTaskRequest{Id: t.id, IdempotencyKey: t.key})
 		}),
-		c.oneTask("pause", "Pause a task: claim no new run of it", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
-			return api(conn).PauseTask(ctx, &perceptorv1.PauseTaskRequest{Id: id})
+		c.oneTask("pause", "Pause a task: claim no new run of it", func(ctx context.Context, conn *grpc.ClientConn, t taskName) (*perceptorv1.Task, error) {
+			return api(conn).PauseTask(ctx, &perceptorv1.PauseTaskRequest{Id: t.id, IdempotencyKey: t.key})
 		}),
-		c.oneTask("resume", "Resume a paused task", func(ctx context.Context, conn *grpc.ClientConn, id int64) (*perceptorv1.Task, error) {
-			return api(conn).ResumeTask(ctx, &perceptorv1.ResumeTaskRequest{Id: id})
+		c.oneTask("resume", "Resume a paused task", func(ctx context.Context, conn *grpc.ClientConn, t taskName) (*perceptorv1.Task, error) {
+			return api(conn).ResumeTask(ctx, &perceptorv1.ResumeTaskRequest{Id: t.id, IdempotencyKey: t.key})
 		}),
 		c.taskPurge(),
 	)
+	cmd.Long = "Add, show, change and cancel tasks. TASK is the id of a task, or key:KEY with its idempotency key."
+	return cmd
 }
 
 func (c *ctl) taskPurge() *cobra.Command {
 	return &cobra.Command{
-		Use: "purge ID", Short: "Remove a finished task before its retention ends", Args: cobra.ExactArgs(1),
+		Use: "purge TASK", Short: "Remove a finished task before its retention ends", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := strconv.ParseInt(args[0], 10, 64)
+			name, err := readTaskName(args[0])
 			if err != nil {
-				return cli.Usagef("%q is not a task id", args[0])
+				return err
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
-				_, err := perceptorv1.NewTaskServiceClient(conn).PurgeTask(ctx, &perceptorv1.PurgeTaskRequest{Id: id})
+				_, err := perceptorv1.NewTaskServiceClient(conn).PurgeTask(ctx, &perceptorv1.PurgeTaskRequest{Id: name.id, IdempotencyKey: name.key})
 				return err
 			})
 		},
 	}
 }
 
-// oneTask is a command about the task with an id.
-func (c *ctl) oneTask(use, short string, call func(context.Context, *grpc.ClientConn, int64) (*perceptorv1.Task, error)) *cobra.Command {
+// taskName is an argument that names a task: its id, or key:KEY with its idempotency_key.
+type taskName struct {
+	id  int64
+	key string
+}
+
+func readTaskName(arg string) (taskName, error) {
+	if key, ok := strings.CutPrefix(arg, "key:"); ok && key != "" {
+		return taskName{key: key}, nil
+	}
+	id, err := strconv.ParseInt(arg, 10, 64)
+	if err != nil {
+		return taskName{}, cli.Usagef("%q is not a task id, and not key:KEY with an idempotency key", arg)
+	}
+	return taskName{id: id}, nil
+}
+
+// oneTask is a command about one task.
+func (c *ctl) oneTask(use, short string, call func(context.Context, *grpc.ClientConn, taskName) (*perceptorv1.Task, error)) *cobra.Command {
 	return &cobra.Command{
-		Use: use + " ID", Short: short, Args: cobra.ExactArgs(1),
+		Use: use + " TASK", Short: short, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := taskID(args[0])
+			name, err := readTaskName(args[0])
 			if err != nil {
 				return err
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
-				t, err := call(ctx, conn, id)
+				t, err := call(ctx, conn, name)
 				if err != nil {
 					return err
 				}

@@ -19,13 +19,13 @@ func (c *ctl) taskUpdate() *cobra.Command {
 	var fields []string
 	var version int32
 	cmd := &cobra.Command{
-		Use: "update ID", Short: "Change the terms of a task", Args: cobra.ExactArgs(1),
+		Use: "update TASK", Short: "Change the terms of a task", Args: cobra.ExactArgs(1),
 		Example: "  perceptorctl task update 3587 --interval 2h --max-count 0\n" +
 			"  perceptorctl task update 3587 --cron '30 6 * * MON-FRI' --version 4\n" +
 			"  perceptorctl task update 3587 --tz Europe/London\n" +
 			"  perceptorctl task update 3587 --file terms.json --fields interval,retry_policy.max_attempts",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := taskID(args[0])
+			name, err := readTaskName(args[0])
 			if err != nil {
 				return err
 			}
@@ -33,7 +33,9 @@ func (c *ctl) taskUpdate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t.Id = id
+			if t.Id = name.id; name.key != "" {
+				t.IdempotencyKey = name.key
+			}
 			r := &perceptorv1.UpdateTaskRequest{Task: t, Version: version, UpdateMask: &fieldmaskpb.FieldMask{Paths: fields}}
 			if a.file == "" {
 				for flag, list := range flagFields {
@@ -60,23 +62,17 @@ func (c *ctl) taskUpdate() *cobra.Command {
 	return cmd
 }
 
-func taskID(arg string) (int64, error) {
-	id, err := strconv.ParseInt(arg, 10, 64)
-	if err != nil {
-		return 0, cli.Usagef("%q is not a task id", arg)
-	}
-	return id, nil
-}
-
 // taskTrigger opens a run now.
 func (c *ctl) taskTrigger() *cobra.Command {
 	r := &perceptorv1.TriggerTaskRequest{}
 	cmd := &cobra.Command{
-		Use: "trigger ID", Short: "Run a task now, in addition to its schedule", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if r.Id, err = taskID(args[0]); err != nil {
+		Use: "trigger TASK", Short: "Run a task now, in addition to its schedule", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := readTaskName(args[0])
+			if err != nil {
 				return err
 			}
+			r.Id, r.IdempotencyKey = name.id, name.key
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				a, err := perceptorv1.NewTaskServiceClient(conn).TriggerTask(ctx, r)
 				if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -13,11 +14,13 @@ import (
 func (c *ctl) taskExplain() *cobra.Command {
 	r := &perceptorv1.ExplainTaskRequest{}
 	cmd := &cobra.Command{
-		Use: "explain ID", Short: "Explain why a task does not fire and when it will", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if r.Id, err = taskID(args[0]); err != nil {
+		Use: "explain TASK", Short: "Explain why a task does not fire and when it will, and what happened to its last runs", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := readTaskName(args[0])
+			if err != nil {
 				return err
 			}
+			r.Id, r.IdempotencyKey = name.id, name.key
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				a, err := perceptorv1.NewTaskServiceClient(conn).ExplainTask(ctx, r)
 				if err != nil {
@@ -27,6 +30,7 @@ func (c *ctl) taskExplain() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().Int32Var(&r.EventCount, "events", 5, "number of last events of its runs to show, 0 to 100")
 	cmd.Flags().Int32Var(&r.NextCount, "next", 3, "number of next instants to show, 0 to 100")
 	return cmd
 }
@@ -46,6 +50,9 @@ func explanation(a *perceptorv1.ExplainTaskResponse) *table {
 	}
 	for _, next := range a.NextTimes {
 		t.add("next instant", "-", timeCell(next), "")
+	}
+	for _, e := range a.Events {
+		t.add(fmt.Sprintf("run %d, attempt %d", e.Seq, e.Attempt), "-", timeCell(e.EventTime), timeline(e))
 	}
 	return t
 }

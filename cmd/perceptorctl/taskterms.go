@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -37,19 +38,19 @@ func (a *addFlags) flags(cmd *cobra.Command) {
 	f.StringVar(&a.typ, "type", "", "one-shot, non-blocking or blocking")
 	f.StringVar(&a.begin, "begin", "", "instant of the first run, such as 2026-01-31T12:00:00Z or +10s (default now)")
 	f.StringVar(&a.end, "end", "", "end of the schedule: no run fires at or after this instant (default none)")
-	f.DurationVar(&a.interval, "interval", 0, "time between two runs")
+	duration.Var(f, &a.interval, "interval", 0, "time between two runs")
 	a.timing.flags(f)
 	f.Int64Var(&a.task.MaxCount, "max-count", 0, "most runs of the task (default no limit)")
 	f.StringArrayVar(&a.params, "param", nil, "KEY=VALUE for the handler; may be repeated")
-	f.DurationVar(&a.ackTimeout, "ack-timeout", 0, "how long to wait for a result before a run is delivered again (default 1m)")
-	f.DurationVar(&a.giveUpAfter, "give-up-after", 0, "how long after its first claim a run without a result becomes dead (default 24h)")
+	duration.Var(f, &a.ackTimeout, "ack-timeout", 0, "how long to wait for a result before a run is delivered again (default 1m)")
+	duration.Var(f, &a.giveUpAfter, "give-up-after", 0, "how long after its first claim a run without a result becomes dead (default 24h)")
 	f.Int32Var(&a.maxAttempts, "max-attempts", 0, "failures after which a run becomes dead (default 5)")
-	f.DurationVar(&a.initialBackoff, "initial-backoff", 0, "wait before the attempt after the first failure (default 1s)")
-	f.DurationVar(&a.maxBack, "max-backoff", 0, "longest wait between two attempts (default 1h)")
+	duration.Var(f, &a.initialBackoff, "initial-backoff", 0, "wait before the attempt after the first failure (default 1s)")
+	duration.Var(f, &a.maxBack, "max-backoff", 0, "longest wait between two attempts (default 1h)")
 	f.Float64Var(&a.multiplier, "multiplier", 0, "factor by which each wait exceeds the one before, 1 to 10 (default 2)")
 	f.Float64Var(&a.jitter, "jitter", 0, "random share added to each wait, 0 to 1 (default 0.1)")
 	f.BoolVar(&a.task.StopOnFailure, "stop-on-failure", false, "end the task as FAILED when a run becomes dead")
-	f.DurationVar(&a.retention, "retention", 0, "how long the finished task is kept (default: the tenant's)")
+	duration.Var(f, &a.retention, "retention", 0, "how long the finished task is kept (default: the tenant's)")
 	f.StringVar(&a.file, "file", "", "file with a task in JSON, instead of the other flags; - for standard input")
 	f.StringArrayVar(&a.tags, "tag", nil, "tag to find the task by; may be repeated")
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -26,9 +27,9 @@ func (t *timingFlags) flags(f *pflag.FlagSet) {
 	f.StringVar(&t.zone, "tz", "", "IANA time zone of --cron (default UTC)")
 	f.StringVar(&t.dialect, "dialect", "", "dialect of --cron: standard, quartz or named (default standard, or named for @)")
 	f.StringVar(&t.misfire, "misfire", "", "misfire policy: fire-once, fire-all or skip (default fire-once)")
-	f.DurationVar(&t.grace, "misfire-grace", 0, "how late an instant may fire with --misfire skip (default 1m)")
+	duration.Var(f, &t.grace, "misfire-grace", 0, "how late an instant may fire with --misfire skip (default 1m)")
 	f.Int32Var(&t.limit, "misfire-limit", 0, "most missed instants that fire with --misfire fire-all (default 1000)")
-	f.DurationVar(&t.spread, "spread", 0, "window over which the instants of like tasks are distributed (default none)")
+	duration.Var(f, &t.spread, "spread", 0, "window over which the instants of like tasks are distributed (default none)")
 }
 
 // read puts the flags that were given into a task. An update may be of the time zone
@@ -55,7 +56,7 @@ func (t *timingFlags) read(f *pflag.FlagSet, out *perceptorv1.Task, update bool)
 	if f.Changed("misfire-grace") {
 		out.MisfireGrace = durationpb.New(t.grace)
 	}
-	out.Spread = duration(t.spread)
+	out.Spread = orDefault(t.spread)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -24,13 +25,17 @@ type tenantSettings struct {
 	params    int32
 	retention time.Duration
 	history   string
+	slowAfter time.Duration
+	sample    int32
 	rates     rateSettings
 }
 
 func (s *tenantSettings) flags(cmd *cobra.Command) {
 	cmd.Flags().Int32Var(&s.params, "max-params-bytes", 0, "most bytes of the params of a task (default 16384)")
-	cmd.Flags().DurationVar(&s.retention, "default-retention", 0, "retention of finished tasks that set none (default 1h)")
-	cmd.Flags().StringVar(&s.history, "history", "", "events of runs that are recorded: all, failures or none (default failures)")
+	duration.Var(cmd.Flags(), &s.retention, "default-retention", 0, "retention of finished tasks that set none (default 1h)")
+	cmd.Flags().StringVar(&s.history, "history", "", "events of runs that are recorded: none, failures, slow, sampled or all (default slow)")
+	duration.Var(cmd.Flags(), &s.slowAfter, "history-slow-after", 0, "how late, or how long, a run must be to be recorded as slow (default 5s)")
+	cmd.Flags().Int32Var(&s.sample, "history-sample", 0, "with sampled, record the success of one in so many runs (default 100)")
 	s.rates.flags(cmd)
 }
 
@@ -45,9 +50,15 @@ func (s *tenantSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields
 	if cmd.Flags().Changed("history") {
 		n, ok := perceptorv1.Tenant_History_value[enumWord(s.history)]
 		if !ok || n == 0 {
-			return nil, cli.Usagef("--history: %q is not one of all, failures, none", s.history)
+			return nil, cli.Usagef("--history: %q is not one of none, failures, slow, sampled, all", s.history)
 		}
 		t.History, fields = perceptorv1.Tenant_History(n), append(fields, "history")
+	}
+	if cmd.Flags().Changed("history-slow-after") {
+		t.HistorySlowAfter, fields = durationpb.New(s.slowAfter), append(fields, "history_slow_after")
+	}
+	if cmd.Flags().Changed("history-sample") {
+		t.HistorySample, fields = s.sample, append(fields, "history_sample")
 	}
 	rates, err := s.rates.read(cmd, t)
 	return append(fields, rates...), err

@@ -13,6 +13,7 @@ import (
 	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/store/control"
 )
@@ -42,7 +43,7 @@ func (c *ctl) tenantRotateKey() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long the previous key remains valid")
+	duration.Var(cmd.Flags(), &overlap, "overlap", 24*time.Hour, "how long the previous key remains valid")
 	return cmd
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/task"
@@ -197,7 +198,7 @@ func (c *ctl) tokenRotate() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long the replaced token still works")
+	duration.Var(cmd.Flags(), &overlap, "overlap", 24*time.Hour, "how long the replaced token still works")
 	cmd.Flags().StringVar(&expires, "expires", "", "expiry of the new token, as of token create")
 	return cmd
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/dev"
+	"github.com/perceptor/perceptor/internal/duration"
 	"github.com/perceptor/perceptor/internal/telemetry"
 )
 
@@ -48,7 +49,7 @@ func newDevCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&o.Demo, "demo", false, "add tasks of all three types and print a line for each callback")
-	f.DurationVar(&o.For, "for", 0*time.Second, "stop after this time, such as 30s (default: run until Ctrl-C)")
+	duration.Var(f, &o.For, "for", 0*time.Second, "stop after this time, such as 30s (default: run until Ctrl-C)")
 	f.BoolVar(&o.Ephemeral, "ephemeral", false, "remove the data when the program stops")
 	f.StringVar(&o.DataDir, "data-dir", dev.DefaultDataDir(), "directory for the data")
 	f.Var(&clock, "virtual-clock", "use a clock that perceptorctl clock moves, for tests: frozen (it stops between moves) or running")
@@ -59,6 +60,7 @@ func newDevCommand() *cobra.Command {
 	f.IntVar(&o.Ports.Ops, "ops-port", dev.DefaultPorts.Ops, "port of the server for health, metrics and profiles")
 	f.IntVar(&o.Ports.Kafka, "kafka-port", dev.DefaultPorts.Kafka, "port of the Kafka broker")
 	f.IntVar(&o.Ports.Postgres, "postgres-port", dev.DefaultPorts.Postgres, "port of PostgreSQL")
+	f.StringVar(&o.Traces, "traces", "", "URL of an OTLP receiver (gRPC) for traces, such as http://127.0.0.1:4317 (default: no traces)")
 	f.StringVar(&level, "log-level", "warn", "lowest level that is logged: debug, info, warn or error")
 	return cmd
 }

@@ -35,7 +35,7 @@ func serve(cmd *cobra.Command, c *config.Config) error {
 	defer listeners.close()
 	registry := telemetry.NewRegistry()
 	options := app.Options{Config: c, Log: log, Metrics: registry}
-	api, err := app.NewAPI(ctx, app.APIOptions{Options: options, GRPC: listeners.grpc, HTTP: listeners.http})
+	api, err := app.NewAPI(ctx, app.APIOptions{Options: options, GRPC: listeners.grpc, HTTP: listeners.http, Version: cli.Version()})
 	if err != nil {
 		return err
 	}

@@ -37,9 +37,10 @@ type Grant struct {
 	// Limit is the most runs of a capped kind that may be open in the database; 0: any. It
 	// assumes that the database has the part Part of the cap.
 	Limit, Part int
-	// Open is how many runs of a capped kind are open in the database after the claim, if
-	// there was a Limit.
-	Open int
+	// Open is how many runs of a capped kind are open in the database after the claim, or 0 if
+	// that is not known. Short is set if the Limit may have kept due runs from being claimed.
+	Open  int
+	Short bool
 }
 
 // Grant returns an empty grant for the flow.

@@ -12,10 +12,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 
+	"github.com/perceptor/perceptor/console"
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/dispatch"
+	"github.com/perceptor/perceptor/figures"
 	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/internal/tracing"
 	"github.com/perceptor/perceptor/server"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
@@ -44,6 +47,8 @@ type APIOptions struct {
 	// Hint, if set, is called with the earliest due instant of what was written. If
 	// nil, the owners of shards are told by UDP.
 	Hint func(database int, due task.Instant)
+	// Version is shown to people.
+	Version string
 }
 
 // API serves tasks, runs, tenants and tokens. Create it with [NewAPI], then call
@@ -53,7 +58,7 @@ type API struct {
 	cluster   *store.Cluster
 	shards    *shards.Store
 	control   *control.Store
-	levels    *levels
+	policies  *policies
 	kafka     *tenancy
 	publisher *delivery.Publisher // only for Ping
 	names     *names
@@ -62,7 +67,10 @@ type API struct {
 	presence  *presence
 	hinter    *dispatch.Hinter
 	logins    *logins
+	traces    *tracing.Provider
 	server    *server.Server
+	console   *console.Console // nil: there is none
+	recorder  *figures.Recorder
 }
 
 // NewAPI returns an API. It opens no connection.
@@ -105,12 +113,17 @@ func (a *API) join(ctx context.Context) (err error) {
 		hint = a.hinter.Hint
 	}
 	a.presence = newPresence(a.control, a.o.Log)
-	a.levels = newLevels(a.control, a.o.Log)
+	a.policies = newPolicies(a.control, a.o.Log)
 	conf := a.o.shardsConfig()
-	conf.History, conf.Due, conf.Missed = a.levels.of, hint, a.missed.record
+	a.recorder = newRecorder(&a.o.Options, a.cluster, func() figures.Self {
+		return figures.Self{Kind: figures.Taskd, Name: a.presence.name, Version: a.o.Version}
+	}, nil)
+	conf.History, conf.Due = a.policies.of, hint
+	conf.Missed = func(counts task.MissedCounts) { a.missed.record(counts); countMissed(a.recorder, counts) }
 	conf.Died = func(dead []task.DeadRun) {
 		for _, d := range dead {
 			metrics.Died(d.Reason.String())
+			a.recorder.Count(d.Tenant, figures.Dead, 1)
 		}
 	}
 	a.shards = shards.New(a.cluster, conf)
@@ -119,6 +132,10 @@ func (a *API) join(ctx context.Context) (err error) {
 
 func (a *API) newServer(metrics *telemetry.API) error {
 	c := a.o.Config.Taskd
+	var err error
+	if a.traces, err = newTraces(&a.o.Options, "perceptor-taskd", a.o.Version, hostName()); err != nil {
+		return err
+	}
 	refused := telemetry.RefusedConnections(a.o.Metrics, "api")
 	tls, err := serverTLS(c.TLS, a.o.Log, refused)
 	if err != nil {
@@ -132,13 +149,17 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	if a.logins, err = newLogins(&c, tenants, a.o.Log); err != nil {
 		return err
 	}
+	serveConsole, err := a.newConsole(tls != nil)
+	if err != nil {
+		return err
+	}
 	a.server, err = server.New(server.Config{
 		GRPC: countClearText(a.o.GRPC, tls, refused), HTTP: countClearText(a.o.HTTP, tls, refused), TLS: tls, Log: a.o.Log,
 		Limits:          task.Limits{MinInterval: c.MinInterval, MinAckTimeout: c.MinAckTimeout, RecordRetention: a.o.Config.Kafka.Retention},
 		Quotas:          a.o.quotas(),
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxConnections: c.MaxConnections, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
-		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics),
-	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: a.logins, Certificates: a.logins, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Inspections: a.audit.inspected})
+		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics, a.recorder), Tracer: a.traces.Tracer(),
+	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: a.logins, Certificates: a.logins, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Monitoring: newMonitoring(a), Inspections: a.audit.inspected, Console: serveConsole})
 	if err != nil {
 		return err
 	}
@@ -155,16 +176,34 @@ func (a *API) delivery(t server.Tenant) server.Delivery {
 	return server.Delivery{Topic: t.Topic, Group: t.Topic, Brokers: brokers, Keys: t.Keys}
 }
 
-func apiEvents(m *telemetry.API) server.Events {
+// resultPlaces are the places of results by outcome.
+var resultPlaces = map[task.Outcome]figures.Place{task.Success: figures.Succeeded, task.Fail: figures.Failed, task.Snooze: figures.Snoozed}
+
+func apiEvents(m *telemetry.API, r *figures.Recorder) server.Events {
 	return server.Events{
-		Called:       func(method string, code codes.Code, took time.Duration) { m.Called(method, code.String(), took) },
-		Added:        func(tenant string, t task.Type, n int) { m.Added(tenant, t.String(), n) },
+		Called: func(method string, code codes.Code, took time.Duration) { m.Called(method, code.String(), took) },
+		Added: func(tenant *server.Tenant, t task.Type, n int) {
+			m.Added(tenant.Name, t.String(), n)
+			r.Count(tenant.ID, figures.Added.ByType(t), int64(n))
+		},
 		Refused:      m.Refused,
 		OverQuota:    m.OverQuota,
 		Limited:      m.Limited,
 		QuotaAlone:   m.QuotaAlone,
 		LoginRefused: m.LoginRefused,
-		Replied:      func(tenant, op string, c task.Code, n int) { m.Replied(tenant, op, c.String(), n) },
+		Replied: func(tenant *server.Tenant, op string, c task.Code, n int) {
+			m.Replied(tenant.Name, op, c.String(), n)
+			if op == "hand_back" && c == task.Accepted {
+				r.Count(tenant.ID, figures.HandedBack, int64(n))
+			}
+		},
+		Reported: func(tenant *server.Tenant, o task.Outcome, handled time.Duration) {
+			r.Count(tenant.ID, resultPlaces[o], 1)
+			if handled > 0 {
+				r.HandlerTook(tenant.ID, handled)
+			}
+		},
+		Unhandled: func(tenant *server.Tenant, kind string) { r.Unhandled(tenant.ID, kind, 1) },
 	}
 }
 
@@ -195,7 +234,7 @@ func (a *API) Checks() []telemetry.Check {
 // the grace period and returns nil.
 func (a *API) Run(ctx context.Context) error {
 	defer a.close()
-	others := []Part{a.shards.Run, a.control.Run, a.levels.run, a.missed.run, a.audit.recorder.Run, a.presence.run, a.logins.run}
+	others := []Part{a.shards.Run, a.control.Run, a.policies.run, a.missed.run, a.audit.recorder.Run, a.presence.run, a.logins.run, a.recorder.Run}
 	if a.hinter != nil {
 		others = append(others, a.hinter.Run)
 	}
@@ -203,6 +242,7 @@ func (a *API) Run(ctx context.Context) error {
 }
 
 func (a *API) close() {
+	a.traces.Close()
 	if a.publisher != nil {
 		a.publisher.Close()
 	}

@@ -53,6 +53,9 @@ func (t auditTable) Write(ctx context.Context, events []task.AuditEvent) error {
 	return t.store.Append(ctx, events)
 }
 
+// AdmitAudit implements [server.Audit].
+func (l *auditLog) AdmitAudit(e task.AuditEvent) bool { return l.recorder.Admit(e) }
+
 // RecordAudit implements [server.Audit].
 func (l *auditLog) RecordAudit(ctx context.Context, e task.AuditEvent) { l.recorder.Record(ctx, e) }
 

@@ -11,13 +11,14 @@ import (
 	"github.com/perceptor/perceptor/dispatch"
 	"github.com/perceptor/perceptor/internal/telemetry"
 	auditstore "github.com/perceptor/perceptor/store/audit"
+	figurestore "github.com/perceptor/perceptor/store/figures"
 	"github.com/perceptor/perceptor/task"
 )
 
 // newChores creates the chores.
 func (d *Dispatcher) newChores() (err error) {
 	c := d.o.Config
-	d.choreMetrics = telemetry.NewChores(d.o.Metrics, func() int {
+	d.choreMetrics = telemetry.NewChores(d.o.Metrics, d.metrics.Tenants(), func() int {
 		if d.chores == nil {
 			return 0
 		}
@@ -34,6 +35,7 @@ func (d *Dispatcher) newChores() (err error) {
 		PurgeAudit: func(ctx context.Context, db int) (int, bool, error) {
 			return events.Purge(ctx, db, c.Audit.Retention)
 		},
+		Forecast: d.shards.CountForecast, PurgeFigures: figurestore.New(d.cluster).Purge,
 		Lost: func(db int) { d.assigner.Lost(int(task.ChoresShard(db))) }, Log: d.o.Log,
 	}, d.shards, d.choreEvents())
 	return err
@@ -62,7 +64,7 @@ func (d *Dispatcher) choreEvents() chores.Events {
 		},
 		Dead: m.Dead,
 		DeadFailed: func(tenant int32, runs int, err error) {
-			m.DeadFailed(d.names.label(tenant), runs)
+			m.DeadFailed(d.names.known(tenant), runs)
 			log.Warn("dead letters were not published; trying again", "tenant", d.names.label(tenant), "runs", runs, "err", err)
 		},
 		Stepped: func(_ int, chore string, took time.Duration, err error) { m.Stepped(chore, took, err != nil) },
@@ -71,7 +73,7 @@ func (d *Dispatcher) choreEvents() chores.Events {
 			server, _, _ := strings.Cut(d.cluster.Address(db), "/")
 			m.Snapshot(server, oldest)
 			if oldest > snapshotWarning {
-				log.Warn("old snapshot keeps vacuum from removing rows; look for long transactions", "server", server, "age_s", oldest.Seconds())
+				log.Warn("old snapshot keeps vacuum from removing rows; look for long transactions", "server", server, "age_ms", oldest.Milliseconds())
 			}
 		},
 	}

@@ -15,7 +15,9 @@ import (
 	"github.com/perceptor/perceptor/chores"
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/dispatch"
+	"github.com/perceptor/perceptor/figures"
 	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/internal/tracing"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/store/shards"
@@ -42,7 +44,7 @@ type Dispatcher struct {
 	shards    *shards.Store
 	names     *names
 	control   *control.Store
-	levels    *levels
+	policies  *policies
 	kafka     *tenancy
 	publisher *delivery.Publisher
 	letters   *delivery.DeadLetters
@@ -53,8 +55,13 @@ type Dispatcher struct {
 	chores    *chores.Chores
 	fired     atomic.Int64
 	work      work
+	traces    *tracing.Provider
 
 	choreMetrics *telemetry.Chores
+	recorder     *figures.Recorder
+	groups       *groups
+	// backlog is what measure has counted last.
+	backlog atomic.Pointer[map[int32]*figures.Figures]
 }
 
 // NewDispatcher returns a dispatcher. It opens no connection.
@@ -96,13 +103,20 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 	if d.letters, err = delivery.NewDeadLetters(kafka, d.kafka.topics, d.names); err != nil {
 		return err
 	}
-	d.levels = newLevels(d.control, d.o.Log)
+	d.policies = newPolicies(d.control, d.o.Log)
 	d.metrics = telemetry.NewDispatch(d.o.Metrics, d.figures)
 	d.missed = newMissedMeter(d.names, d.metrics.Missed)
+	if err := d.newFigures(kafka); err != nil {
+		return err
+	}
 	store := d.o.shardsConfig()
-	store.History, store.Due, store.Missed = d.levels.of, d.Hint, d.missed.record
+	store.History, store.Due, store.Missed = d.policies.of, d.Hint, d.recordMissed
+	store.Dispatcher = d.name
 	store.DropTenant = dropTenant(d.control, d.kafka)
 	d.shards = shards.New(d.cluster, store)
+	if d.traces, err = newTraces(&d.o.Options, "perceptor-dispatcher", d.o.Version, d.name); err != nil {
+		return err
+	}
 	conf, err := d.dispatchConfig()
 	if err != nil {
 		return err
@@ -138,7 +152,8 @@ func (d *Dispatcher) dispatchConfig() (dispatch.Config, error) {
 		StoreTimeout: 2 * c.Postgres.StatementTimeout,
 		MaxRecords:   c.Dispatcher.MaxRecords, MaxBytes: c.Dispatcher.MaxBytes,
 		PublishTimeout: c.Dispatcher.PublishTimeout, BreakerAfter: c.Dispatcher.BreakerAfter,
-		Lost: func(lost []task.Shard) { d.assigner.Lost(itemIDs(lost)...) },
+		Lost:   func(lost []task.Shard) { d.assigner.Lost(itemIDs(lost)...) },
+		Tracer: newFires(d.traces.Tracer(), d.names.label),
 	}), nil
 }
 
@@ -278,7 +293,7 @@ func (d *Dispatcher) assigned() error {
 // period and returns nil.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
-	others := []Part{d.dispatch.Run, d.chores.Run, d.levels.run, d.names.run, d.missed.run, d.watchOutbox}
+	others := []Part{d.dispatch.Run, d.chores.Run, d.policies.run, d.names.run, d.missed.run, d.watchOutbox, d.recorder.Run, d.groups.run}
 	if !d.o.Local { // taskd dev has one replica of each topic on purpose
 		others = append(others, d.checkTopics)
 	}
@@ -289,6 +304,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 }
 
 func (d *Dispatcher) close() {
+	d.traces.Close()
 	if d.publisher != nil {
 		d.publisher.Close()
 	}
@@ -305,14 +321,7 @@ const (
 
 // watchOutbox measures the outbox of each database with owned shards.
 func (d *Dispatcher) watchOutbox(ctx context.Context) error {
-	tick := time.NewTicker(outboxEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	return every(ctx, outboxEvery, func(ctx context.Context) {
 		mine := map[int]bool{}
 		for _, s := range d.dispatch.Owned() {
 			mine[s.Database()] = true
@@ -326,7 +335,7 @@ func (d *Dispatcher) watchOutbox(ctx context.Context) error {
 			asking.Go(func() { d.measureOutbox(ctx, db) })
 		}
 		asking.Wait()
-	}
+	})
 }
 
 func (d *Dispatcher) measureOutbox(ctx context.Context, db int) {

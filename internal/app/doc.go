@@ -21,7 +21,7 @@
 //   - start.go, run.go: reaching servers, the order of start and stop.
 //   - parts.go, tls.go: connections and certificates that both processes need.
 //   - events.go, missed.go: events of the parts become metrics and log records.
-//   - tenants.go, history.go: tenants, tokens and their history levels for the parts.
+//   - tenants.go, history.go: tenants, tokens and their history policies for the parts.
 //   - assignment.go, assignapi.go: the assignment as the API and perceptorctl show it.
 //   - clock.go, clockapi.go: the virtual clock of taskd dev.
 //   - audit.go: the audit log of the API and of commands.

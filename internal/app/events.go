@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/dispatch"
+	"github.com/perceptor/perceptor/figures"
 	"github.com/perceptor/perceptor/internal/telemetry"
 	"github.com/perceptor/perceptor/task"
 )
@@ -23,18 +24,20 @@ func (d *Dispatcher) figures() telemetry.Figures {
 // events returns the events that feed metrics and the log.
 func (d *Dispatcher) events() dispatch.Events {
 	m, log := d.metrics, d.o.Log
+	steps := newStepLog(log)
 	return dispatch.Events{
 		Claimed: func(_ int, form task.ClaimForm, c *task.Claim, took time.Duration) {
 			m.Claimed(form.String(), c.Rows, took)
 			d.work.claimed(c.Rows, took)
 			for _, dead := range c.Dead {
-				m.Died(d.names.label(dead.Tenant))
+				m.Died(d.names.known(dead.Tenant))
+				d.recorder.Count(dead.Tenant, figures.Dead, 1)
 			}
 		},
 		StoreFailed: func(db int, step string, err error) {
 			m.StoreFailed(step)
 			d.work.storeFailed.Add(1)
-			log.Warn("step in the database failed; trying again", "database", db, "step", step, "err", err)
+			steps.failed(db, step, err)
 		},
 		ClockSet: func(db int, ahead time.Duration) {
 			if !d.o.VirtualClock {
@@ -60,10 +63,11 @@ func (d *Dispatcher) events() dispatch.Events {
 		},
 		Published: func(p *task.Publication, late time.Duration) {
 			d.fired.Add(1)
-			m.Published(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
+			d.recorder.Published(p.Tenant, p.Type, p.Attempt == 1, late)
+			m.Published(d.names.known(p.Tenant), p.Type.String(), p.Attempt == 1, late)
 		},
 		PublishedBackground: func(p *task.Publication, late time.Duration) {
-			m.PublishedBackground(d.names.label(p.Tenant), p.Type.String(), p.Attempt == 1, late)
+			m.PublishedBackground(d.names.known(p.Tenant), p.Type.String(), p.Attempt == 1, late)
 		},
 		Backlogged: func(tenant int32, begins bool) {
 			if begins {
@@ -72,14 +76,14 @@ func (d *Dispatcher) events() dispatch.Events {
 				log.Info("tenant is no longer backlogged", "tenant", d.names.label(tenant))
 			}
 		},
-		TokensTaken: func(tenant int32, tokens int) { m.TokensTaken(d.names.label(tenant), tokens) },
+		TokensTaken: func(tenant int32, tokens int) { m.TokensTaken(d.names.known(tenant), tokens) },
 		PublishFailed: func(tenant int32, records int, err error) {
-			m.PublishFailed(d.names.label(tenant), records)
+			m.PublishFailed(d.names.known(tenant), records)
 			d.work.publishFailed.Add(int64(records))
 			log.Debug("records were not acknowledged; sending them again", "tenant", d.names.label(tenant), "records", records, "err", err)
 		},
 		Dropped: func(tenant int32, records int) {
-			m.Dropped(d.names.label(tenant), records)
+			m.Dropped(d.names.known(tenant), records)
 			log.Info("records of a deleted tenant are dropped", "tenant", d.names.label(tenant), "records", records)
 		},
 		BreakerOpened: func(tenant int32, err error) {
@@ -88,7 +92,8 @@ func (d *Dispatcher) events() dispatch.Events {
 		BreakerClosed: func(tenant int32) { log.Info("topic recovered", "tenant", d.names.label(tenant)) },
 		GaveUp: func(_ int, pubs []task.Publication, err error) {
 			for i := range pubs {
-				m.Died(d.names.label(pubs[i].Tenant))
+				m.Died(d.names.known(pubs[i].Tenant))
+				d.recorder.Count(pubs[i].Tenant, figures.Dead, 1)
 				log.Error("run is unpublishable and becomes dead", "tenant", d.names.label(pubs[i].Tenant), "run_id", pubs[i].RunID(), "err", err)
 			}
 		},

@@ -33,6 +33,8 @@ type Finding struct {
 	State State  `json:"state"`
 	Part  string `json:"part"`
 	What  string `json:"what"`
+	// Cure says what to do, if What does not.
+	Cure string `json:"cure,omitempty"`
 }
 
 // Examine checks every configured part of an installation. It changes nothing, except that
@@ -41,30 +43,40 @@ func Examine(ctx context.Context, c *config.Config) []Finding {
 	e := &examination{config: c}
 	cluster, err := OpenCluster(ctx, c, "perceptor-doctor")
 	if err != nil {
-		return []Finding{{Failed, "postgres", err.Error()}}
+		return []Finding{{State: Failed, Part: "postgres", What: err.Error()}}
 	}
 	defer cluster.Close()
+	e.all(ctx, cluster)
+	return e.findings
+}
+
+// all examines everything over the connections of a cluster.
+func (e *examination) all(ctx context.Context, cluster *store.Cluster) {
+	c := e.config
 	e.postgres(ctx, cluster)
 	if len(c.Kafka.Brokers) > 0 {
 		e.kafka(ctx, control.New(cluster, nil))
 	} else {
 		e.add(Warning, "kafka", "not checked: kafka.brokers is not configured")
 	}
-	if len(c.ZooKeeper.Servers) > 0 {
+	switch {
+	case len(c.ZooKeeper.Servers) > 0:
 		e.zookeeper(ctx)
-	} else {
+	case !e.single:
 		e.add(Warning, "zookeeper", "not checked: zookeeper.servers is not configured")
 	}
-	return e.findings
 }
 
 type examination struct {
-	config   *config.Config
-	findings []Finding
+	config *config.Config
+	// virtual says that the databases have a virtual clock on purpose, single that one process
+	// owns all shards.
+	virtual, single bool
+	findings        []Finding
 }
 
 func (e *examination) add(state State, part, format string, args ...any) {
-	e.findings = append(e.findings, Finding{state, part, fmt.Sprintf(format, args...)})
+	e.findings = append(e.findings, Finding{State: state, Part: part, What: fmt.Sprintf(format, args...)})
 }
 
 func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
@@ -84,7 +96,7 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	} else {
 		e.add(Warning, "schema", "%s: finish the upgrade", versions)
 	}
-	if err := checkClock(ctx, cluster); err != nil {
+	if err := checkClock(ctx, cluster); err != nil && !e.virtual {
 		e.add(Failed, "clock", "%s", oneLine(err))
 	}
 	e.adoptions(ctx, cluster)
@@ -93,6 +105,7 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	e.outbox(ctx, cluster)
 	e.rows(ctx, cluster)
 	e.far(ctx, cluster)
+	e.listeners(ctx, cluster)
 }
 
 // rows finds damaged rows of tasks.

@@ -11,43 +11,41 @@ import (
 )
 
 const (
-	// levelsEvery is how often the levels are read, so that a change applies within 5 s.
-	levelsEvery = 4 * time.Second
-	levelsWait  = time.Second
+	// policiesEvery is how often the policies are read, so that a change applies within 5 s.
+	policiesEvery = 4 * time.Second
+	policiesWait  = time.Second
 )
 
-// levels caches the history level of each tenant. It reads the few tenants that
+// policies caches the history policy of each tenant. It reads the few tenants that
 // differ from the default periodically, so that of needs no call.
-type levels struct {
-	read  func(context.Context) (map[int32]task.HistoryLevel, error)
+type policies struct {
+	read  func(context.Context) (map[int32]task.HistoryPolicy, error)
 	log   *slog.Logger
-	known atomic.Pointer[map[int32]task.HistoryLevel]
+	known atomic.Pointer[map[int32]task.HistoryPolicy]
 }
 
-func newLevels(store *control.Store, log *slog.Logger) *levels {
-	return &levels{read: store.HistoryLevels, log: log}
+func newPolicies(store *control.Store, log *slog.Logger) *policies {
+	return &policies{read: store.HistoryPolicies, log: log}
 }
 
-// of returns the level of a tenant.
-func (l *levels) of(tenant int32) task.HistoryLevel {
+// of returns the policy of a tenant.
+func (l *policies) of(tenant int32) task.HistoryPolicy {
 	if known := l.known.Load(); known != nil {
-		if level, ok := (*known)[tenant]; ok {
-			return level
-		}
+		return (*known)[tenant]
 	}
-	return task.HistoryFailures
+	return task.HistoryPolicy{}
 }
 
-// run reads the levels until ctx ends. While no database answers, the last known
-// levels apply.
-func (l *levels) run(ctx context.Context) error {
-	tick := time.NewTicker(levelsEvery)
+// run reads the policies until ctx ends. While no database answers, the last known
+// policies apply.
+func (l *policies) run(ctx context.Context) error {
+	tick := time.NewTicker(policiesEvery)
 	defer tick.Stop()
 	failing := false
 	for {
 		err := l.refresh(ctx)
 		if err != nil && ctx.Err() == nil && !failing {
-			l.log.Warn("history levels of tenants cannot be read; the last known ones apply", "err", err)
+			l.log.Warn("history policies of tenants cannot be read; the last known ones apply", "err", err)
 		}
 		failing = err != nil
 		select {
@@ -58,8 +56,8 @@ func (l *levels) run(ctx context.Context) error {
 	}
 }
 
-func (l *levels) refresh(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, levelsWait)
+func (l *policies) refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, policiesWait)
 	defer cancel()
 	known, err := l.read(ctx)
 	if err != nil {

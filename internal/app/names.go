@@ -30,7 +30,7 @@ type names struct {
 	secret []byte
 
 	mu    sync.RWMutex
-	known map[int32]*knownTenant
+	cache map[int32]*knownTenant
 }
 
 // knownTenant is immutable.
@@ -46,13 +46,13 @@ type signingKey struct {
 }
 
 func newNames(store *control.Store, prefix, secret string) *names {
-	return &names{store: store, prefix: prefix, secret: []byte(secret), known: map[int32]*knownTenant{}}
+	return &names{store: store, prefix: prefix, secret: []byte(secret), cache: map[int32]*knownTenant{}}
 }
 
 // Tenant implements [delivery.Tenants].
 func (n *names) Tenant(ctx context.Context, id int32) (delivery.Tenant, error) {
 	n.mu.RLock()
-	t := n.known[id]
+	t := n.cache[id]
 	n.mu.RUnlock()
 	if t == nil {
 		var err error
@@ -90,35 +90,28 @@ func (n *names) read(ctx context.Context, id int32) (*knownTenant, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.known) >= maxNames {
-		clear(n.known)
+	if len(n.cache) >= maxNames {
+		clear(n.cache)
 	}
-	n.known[id] = t
+	n.cache[id] = t
 	return t, nil
 }
 
 // run reads the tenants that have changed, until ctx ends. While no database answers, the last
 // known keys are used.
 func (n *names) run(ctx context.Context) error {
-	tick := time.NewTicker(namesEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			for ids := range slices.Chunk(n.ids(), namesPage) {
-				n.refresh(ctx, ids)
-			}
+	return every(ctx, namesEvery, func(ctx context.Context) {
+		for ids := range slices.Chunk(n.ids(), namesPage) {
+			n.refresh(ctx, ids)
 		}
-	}
+	})
 }
 
 func (n *names) ids() []int32 {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	ids := make([]int32, 0, len(n.known))
-	for id := range n.known {
+	ids := make([]int32, 0, len(n.cache))
+	for id := range n.cache {
 		ids = append(ids, id)
 	}
 	return ids
@@ -131,7 +124,7 @@ func (n *names) refresh(ctx context.Context, ids []int32) {
 	}
 	for _, id := range ids {
 		n.mu.RLock()
-		t := n.known[id]
+		t := n.cache[id]
 		n.mu.RUnlock()
 		if version, exists := versions[id]; exists && t != nil && t.version != version {
 			_, _ = n.read(ctx, id) // tried again
@@ -145,7 +138,7 @@ func (n *names) Deleted(ctx context.Context, tenant int32) (bool, error) {
 	if deleted {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		delete(n.known, tenant)
+		delete(n.cache, tenant)
 	}
 	return deleted, err
 }
@@ -155,11 +148,11 @@ func (n *names) Deleted(ctx context.Context, tenant int32) (bool, error) {
 func (n *names) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	clear(n.known)
+	clear(n.cache)
 }
 
-// label returns the name of the tenant for metrics, or its number if the name is not
-// cached. It makes no call.
+// label returns the name of the tenant for logs, or its number if the name is not cached. It
+// makes no call.
 func (n *names) label(tenant int32) string {
 	if name, ok := n.name(tenant); ok {
 		return name
@@ -167,11 +160,17 @@ func (n *names) label(tenant int32) string {
 	return strconv.Itoa(int(tenant))
 }
 
+// known returns the name of the tenant for metrics; "" if it is not cached. It makes no call.
+func (n *names) known(tenant int32) string {
+	name, _ := n.name(tenant)
+	return name
+}
+
 // name returns the name if it is cached.
 func (n *names) name(tenant int32) (name string, ok bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	t, ok := n.known[tenant]
+	t, ok := n.cache[tenant]
 	if !ok {
 		return "", false
 	}

@@ -135,18 +135,22 @@ func KafkaCommands(ctx context.Context, c *config.Config, tenants *control.Store
 	return commands, nil
 }
 
-// keys returns the keys of a tenant for its listeners.
+// keys returns the keys of a tenant for its listeners, without a reserved one.
 func (s *tenancy) keys(t *control.Tenant) []server.TenantKey {
-	keys := make([]server.TenantKey, len(t.Keys))
+	keys := make([]server.TenantKey, 0, len(t.Keys))
 	for i := range t.Keys {
 		k := &t.Keys[i]
-		keys[i] = server.TenantKey{ID: k.ID, Secret: derive(s.secret, t, k, recordPurpose), StartsAt: k.Start, ExpiresAt: k.End}
+		if k.Reserved() {
+			continue
+		}
+		key := server.TenantKey{ID: k.ID, Secret: derive(s.secret, t, k, recordPurpose), StartsAt: k.Start, ExpiresAt: k.End}
 		if k.End == 0 {
-			keys[i].ExpiresAt = task.Never
+			key.ExpiresAt = task.Never
 		}
 		if s.mechanism != "" {
-			keys[i].Login = server.Login(s.login(t, k))
+			key.Login = server.Login(s.login(t, k))
 		}
+		keys = append(keys, key)
 	}
 	return keys
 }

@@ -12,7 +12,11 @@
 // the elements of lists.
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/perceptor/perceptor/internal/duration"
+)
 
 // Config holds the effective value of every key.
 type Config struct {
@@ -28,6 +32,7 @@ type Config struct {
 	ZooKeeper    ZooKeeper     `key:"zookeeper" doc:"The ensemble through which dispatchers agree on the owner of each shard."`
 	Taskd        Taskd         `key:"taskd" doc:"The API."`
 	Dispatcher   Dispatcher    `key:"dispatcher" doc:"The dispatcher. The defaults of ticks and limits suit nearly every installation."`
+	Tracing      Tracing       `key:"tracing" doc:"Traces by OpenTelemetry of taskd and dispatchers, see tracing.md."`
 	Audit        Audit         `key:"audit" doc:"The audit log. Give taskd and dispatchers the same values."`
 	Chores       Chores        `key:"chores" doc:"The periodic maintenance that dispatchers do: moving tasks between tiers, purging expired rows, folding counters."`
 }
@@ -98,7 +103,7 @@ func (f *Far) Within() time.Duration {
 	if f.Horizon == "off" {
 		return HorizonOff
 	}
-	d, _ := time.ParseDuration(f.Horizon)
+	d, _ := duration.Parse(f.Horizon)
 	return d
 }
 
@@ -206,7 +211,14 @@ type Taskd struct {
 	CallTimeout     time.Duration `key:"call_timeout" default:"30s" doc:"Cancels a call that takes longer."`
 	Tokens          Tokens        `key:"tokens" doc:"The tokens that callers use."`
 	OIDC            OIDC          `key:"oidc" doc:"JSON Web Tokens as identities of callers, see security.md."`
+	Console         Console       `key:"console" doc:"The web console under /console/ of the HTTP API, see console.md."`
 	TLS             ServerTLS     `key:"tls" doc:"TLS for the gRPC and HTTP APIs. Needed to listen on other than loopback. The files are read again when they change."`
+}
+
+// Console configures the web console.
+type Console struct {
+	Enabled bool   `key:"enabled" default:"true" doc:"Whether the console is served."`
+	Secret  string `key:"secret" secret:"true" doc:"A secret, of 16 bytes or more, with which the cookies of sessions are encrypted. Give all taskds the same value, or users must log in again whenever another one answers. After a change, all users log in again. Default: derived from kafka.signing_secret; without that, each taskd draws one at its start."`
 }
 
 // Tokens configures the tokens of callers.

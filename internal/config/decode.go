@@ -5,9 +5,10 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/perceptor/perceptor/internal/duration"
 )
 
 // decoder converts the values of sources to typed values and collects faults.
@@ -82,8 +83,8 @@ func decodeAs(t reflect.Type, v any) (any, bool) {
 		if !ok {
 			return nil, false
 		}
-		duration, err := time.ParseDuration(text)
-		return duration, err == nil
+		d, err := duration.Parse(text)
+		return d, err == nil
 	}
 	switch t.Kind() {
 	case reflect.String:

@@ -18,6 +18,9 @@ func (c *Config) OpenLinks(needs Need) []string {
 		l.check(c.ZooKeeper.TLS.Enabled, "zookeeper.servers", a, noTLS, "set zookeeper.tls.enabled: true")
 		l.check(c.ZooKeeper.User != "", "zookeeper.servers", a, "anyone may change who owns which shard", "set zookeeper.user and zookeeper.password")
 	}
+	if needs&(ListensTaskd|ListensDispatcher) != 0 {
+		c.Tracing.link(&l)
+	}
 	if needs&ListensTaskd != 0 {
 		l.check(c.Taskd.TLS.CertFile != "", "taskd.grpc_addr", c.Taskd.GRPCAddr, noTLS, "set taskd.tls.cert_file and taskd.tls.key_file")
 		l.check(c.Taskd.TLS.CertFile != "", "taskd.http_addr", c.Taskd.HTTPAddr, noTLS, "set taskd.tls.cert_file and taskd.tls.key_file")

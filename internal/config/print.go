@@ -99,7 +99,7 @@ const referenceHead = `# Configuration
 All programs read the same configuration: a YAML file (` + "`--config FILE` or `PERCEPTOR_CONFIG`" + `), then environment
 variables, then flags; a later source overrides an earlier one. The key ` + "`taskd.grpc_addr`" + ` is the variable
 ` + "`PERCEPTOR_TASKD_GRPC_ADDR`" + ` and the flag ` + "`--taskd.grpc-addr`" + `. There, commas separate the elements of lists. Durations need a
-unit, such as ` + "`250ms`, `10s` or `72h`" + `. An unknown key is an error.
+unit, such as ` + "`250ms`, `10s`, `72h` or `3d`" + `. An unknown key is an error.
 
 ` + "`--print-config`" + ` prints the effective configuration with the origin of each value; secrets are masked.
 

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/perceptor/perceptor/internal/duration"
 )
 
 // Need says which servers a program uses. The addresses of others may be missing.
@@ -37,6 +39,7 @@ func (c *Config) Validate(needs Need) error {
 	c.ZooKeeper.validate(v, needs&NeedZooKeeper != 0)
 	c.Taskd.validate(v)
 	c.Dispatcher.validate(v)
+	c.Tracing.validate(v)
 	c.Audit.validate(v)
 	c.Chores.validate(v)
 	c.Ops.validate(v)
@@ -85,7 +88,7 @@ func (f *Far) validate(v *validator) {
 	if f.Horizon == "off" {
 		return
 	}
-	d, err := time.ParseDuration(f.Horizon)
+	d, err := duration.Parse(f.Horizon)
 	v.check(err == nil, "far.horizon: %q is neither a duration, such as 10m, nor off", f.Horizon)
 	v.check(err != nil || d >= time.Minute, "far.horizon: %s is below 1m0s", f.Horizon)
 }
@@ -160,6 +163,7 @@ func (c *Taskd) validate(v *validator) {
 	v.atLeast("taskd.min_ack_timeout", c.MinAckTimeout, 10*time.Millisecond)
 	v.atLeast("taskd.call_timeout", c.CallTimeout, 100*time.Millisecond)
 	c.OIDC.validate(v)
+	v.check(c.Console.Secret == "" || len(c.Console.Secret) >= 16, "taskd.console.secret: has fewer than 16 bytes")
 	v.check(len(c.TLS.ClientIdentities) == 0 || c.TLS.ClientCAFile != "", "taskd.tls.client_identities: has no effect without taskd.tls.client_ca_file")
 	v.check(c.Tokens.MaxLifetime == 0 || c.Tokens.MaxLifetime >= time.Minute, "taskd.tokens.max_lifetime: %s is neither 0s nor at least 1m0s", c.Tokens.MaxLifetime)
 	v.between("taskd.max_list_scan", c.MaxListScan, 1, 1_000_000_000)

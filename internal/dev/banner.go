@@ -25,6 +25,7 @@ func (in *installation) banner(ctx context.Context) {
 		in.o.Version, time.Since(in.began).Round(10*time.Millisecond))
 	line("gRPC", at.GRPC)
 	line("HTTP", http)
+	line("console", http+in.api.ConsoleLink(in.admin, in.token)+" (logs in once)")
 	line("metrics", "http://"+at.Ops+"/metrics")
 	line("Kafka", at.Kafka)
 	line("Postgres", at.Postgres)

@@ -37,6 +37,8 @@ type Options struct {
 	// Out receives output for the user. Log receives messages that need attention.
 	Out io.Writer
 	Log *slog.Logger
+	// Traces is the URL of an OTLP receiver for traces. Empty: none.
+	Traces string
 	// Version is the version that the banner shows.
 	Version string
 	// Ready, if set, is called when the installation serves. It must not block.
@@ -55,7 +57,10 @@ type Info struct {
 const (
 	tenantName = "demo"
 	readyWait  = 30 * time.Second
-	nodeGrace  = time.Second
+	taskdGrace = time.Second
+	// dispatcherGrace bounds the hand-over of the shards at a stop, which takes milliseconds
+	// unless the machine is busy.
+	dispatcherGrace = 10 * time.Second
 )
 
 // ErrViolated is returned when the demo has found violations of the contract.
@@ -151,10 +156,11 @@ func (in *installation) configure() error {
 	c.Kafka.Brokers = []string{in.servers.broker}
 	c.Kafka.Partitions = 4
 	c.Taskd.MinInterval = 100 * time.Millisecond
-	c.Taskd.Grace, c.Dispatcher.Grace = nodeGrace, nodeGrace
+	c.Taskd.Grace, c.Dispatcher.Grace = taskdGrace, dispatcherGrace
 	c.Dispatcher.Name = "dev"
+	c.Tracing.Endpoint = in.o.Traces
 	in.config, in.registry = c, telemetry.NewRegistry()
-	return nil
+	return c.Validate(config.ListensDispatcher) // the addresses of taskd are those of the listeners
 }
 
 // migrate brings the databases up to date.
@@ -186,7 +192,7 @@ func (in *installation) join(ctx context.Context) (err error) {
 		}
 	}
 	in.api, err = app.NewAPI(ctx, app.APIOptions{
-		Options: options, GRPC: in.open.grpc, HTTP: in.open.http, Clock: in.clock, Hint: in.dispatcher.Hint,
+		Options: options, GRPC: in.open.grpc, HTTP: in.open.http, Clock: in.clock, Hint: in.dispatcher.Hint, Version: in.o.Version,
 	})
 	if err != nil {
 		return err

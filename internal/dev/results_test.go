@@ -73,9 +73,16 @@ func TestWhatHandlersSayIsWhatHappens(t *testing.T) {
 	t.Parallel()
 	o := options(t, &output{})
 	o.Ephemeral = true
+	receiver := newOTLPReceiver(t)
+	o.Traces = receiver.url
 	at, _ := running(t, o)
-	c := dial(t, at)
-	l, err := c.NewListener(client.ListenerConfig{})
+	c, spans := dial(t, at), clientTraces(t, receiver)
+	traced, err := client.New(client.Config{Address: at.GRPC, Token: at.Token, TracerProvider: spans})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer traced.Close() //nolint:errcheck // all calls have ended
+	l, err := traced.NewListener(client.ListenerConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +103,13 @@ func TestWhatHandlersSayIsWhatHappens(t *testing.T) {
 	l.Handle("permanent", func(_ context.Context, r *client.Run) error { seen.note(r); return client.Permanent(sad) })
 	client.Handle(l, "typed", func(_ context.Context, r *client.Run, _ struct{ Count int }) error { seen.note(r); return nil })
 	l.Handle("forever", func(_ context.Context, r *client.Run) error { seen.note(r); return client.Snooze(24 * time.Hour) })
+	l.Handle("traced", func(_ context.Context, r *client.Run) error {
+		if seen.note(r) == 1 && r.Attempt == 1 && r.TraceParent != "" && len(r.Params) == 0 {
+			return sad
+		}
+		return nil
+	})
+	l.Handle("untraced", func(context.Context, *client.Run) error { return nil })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
@@ -189,6 +203,7 @@ func TestWhatHandlersSayIsWhatHappens(t *testing.T) {
 			})
 		}
 	}
+	t.Run("traces tell one story", func(t *testing.T) { tracesTellOneStory(t, at, receiver, traced, spans) })
 	t.Run("a client in memory refuses with the same words", func(t *testing.T) {
 		sameRefusals(t, c, clienttest.New(t, clienttest.WithMinInterval(100*time.Millisecond)))
 	})

@@ -20,11 +20,15 @@ var imports = []rule{
 	// The domain, and formats of it.
 	{"task", nil},
 	{"record", []string{"task"}},
+	{"figures", []string{"task"}},
+	{"forecast", []string{"task"}},
 	{"schedule/...", []string{"schedule/...", "task"}},
 	{"proto/...", []string{"proto/..."}},
 
-	// A pure algorithm of several parts.
+	// Small things of several parts.
 	{"internal/share", nil},
+	{"internal/requestid", nil},
+	{"internal/duration", nil},
 
 	// The store: technology below, tasks and tenants above.
 	{"migrations", []string{"store/statement"}},
@@ -39,6 +43,8 @@ var imports = []rule{
 	{"store/control", []string{"store", "store/control/sql", "store/statement", "task"}},
 	{"store/audit/sql", []string{"store/statement"}},
 	{"store/audit", []string{"store", "store/audit/sql", "task"}},
+	{"store/figures/sql", []string{"store/statement"}},
+	{"store/figures", []string{"figures", "store", "store/figures/sql", "task"}},
 	{"store/shards/sql", []string{"store/pack", "store/statement", "task"}},
 	{"store/shards/kernel", []string{"internal/share", "store", "store/shards/sql", "task"}},
 	{"store/shards/counters", []string{"store/shards/kernel", "store/shards/sql", "task"}},
@@ -56,7 +62,7 @@ var imports = []rule{
 		"store/pack", "store/shards/counters", "store/shards/dead", "store/shards/far", "store/shards/kernel",
 		"store/shards/sql", "store/shards/transition", "store/statement", "task",
 	}},
-	{"store/shards", []string{"internal/share", "proto/perceptor/v1", "store", "store/pack", "store/shards/...", "store/statement", "task"}},
+	{"store/shards", []string{"forecast", "internal/share", "proto/perceptor/v1", "store", "store/pack", "store/shards/...", "store/statement", "task"}},
 	{"store/storetest", []string{"internal/testenv", "migrations", "store"}},
 
 	// The middle: parts that do not know each other.
@@ -67,7 +73,8 @@ var imports = []rule{
 	{"chores", []string{"task"}},
 	{"audit", []string{"task"}},
 	{"delivery", []string{"record", "task"}},
-	{"server/...", []string{"internal/share", "proto/...", "schedule", "server/...", "task"}},
+	{"console", []string{"proto/perceptor/v1"}},
+	{"server/...", []string{"internal/requestid", "internal/share", "proto/...", "schedule", "server/...", "task"}},
 
 	// The SDK, which programs of others build in.
 	{"client", []string{"internal/kafkalogin", "proto/perceptor/v1", "record", "task"}},
@@ -75,12 +82,13 @@ var imports = []rule{
 	{"examples/...", []string{"assign", "assign/loop", "client", "examples/..."}},
 
 	// What is around the parts and knows none of them.
-	{"internal/config", nil},
+	{"internal/config", []string{"internal/duration"}},
 	{"internal/certs", nil},
 	{"internal/kafkalogin", nil},
 	{"internal/oidc/...", nil},
 	{"internal/cli", []string{"internal/config"}},
-	{"internal/telemetry", []string{"task"}},
+	{"internal/telemetry", []string{"internal/requestid", "task"}},
+	{"internal/tracing", nil},
 	{"internal/subprocess", nil},
 	{"internal/tempdir", []string{"internal/subprocess"}},
 	{"internal/pgserver", []string{"internal/subprocess"}},
@@ -92,8 +100,8 @@ var imports = []rule{
 	// The top joins the parts.
 	{"internal/virtualclock", []string{"store", "store/clock", "task"}},
 	{"internal/app", []string{
-		"assign", "audit", "chores", "delivery", "dispatch/...", "proto/perceptor/v1", "record", "server/...", "store/...", "task",
-		"internal/certs", "internal/config", "internal/kafkalogin", "internal/oidc", "internal/telemetry", "internal/virtualclock",
+		"assign", "audit", "chores", "console", "delivery", "dispatch/...", "figures", "forecast", "proto/perceptor/v1", "record", "server/...", "store/...", "task",
+		"internal/certs", "internal/config", "internal/kafkalogin", "internal/oidc", "internal/telemetry", "internal/tracing", "internal/virtualclock",
 	}},
 	{"internal/dev", []string{
 		"client", "loadtest/check", "store", "store/clock", "store/control", "task",
@@ -105,10 +113,10 @@ var imports = []rule{
 	}},
 	{"cmd/perceptorctl", []string{
 		"assign", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task",
-		"internal/app", "internal/cli", "internal/config",
+		"internal/app", "internal/cli", "internal/config", "internal/duration",
 	}},
 	{"cmd/...", []string{
-		"dispatch", "schedule", "internal/app", "internal/cli", "internal/config", "internal/dev", "internal/telemetry",
+		"dispatch", "schedule", "internal/app", "internal/cli", "internal/config", "internal/dev", "internal/duration", "internal/telemetry",
 	}},
 
 	// Load is made by processes of the product, and may look into its store.
@@ -135,8 +143,11 @@ var modules = []struct {
 	{"github.com/prometheus/", []string{"internal/app", "internal/dev", "internal/telemetry", "internal/virtualtest"}},
 	{"github.com/spf13/cobra", []string{"cmd/...", "internal/cli", "loadtest/..."}},
 	{"google.golang.org/grpc", []string{
-		"client/...", "cmd/perceptorctl", "internal/app", "loadtest/...", "proto/perceptor/v1", "server/...",
+		"client/...", "cmd/perceptorctl", "console", "internal/app", "internal/tracing", "loadtest/...", "proto/perceptor/v1", "server/...",
 	}},
+	{"go.opentelemetry.io/otel/sdk", []string{"internal/tracing"}},
+	{"go.opentelemetry.io/otel/exporters/", []string{"internal/tracing"}},
+	{"go.opentelemetry.io/", []string{"client/...", "internal/app", "internal/telemetry", "internal/tracing", "server/..."}},
 }
 
 // standardOnly lists the packages that import nothing but the standard library

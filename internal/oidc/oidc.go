@@ -100,7 +100,7 @@ func (v *Verifier) Run(ctx context.Context) error { return v.keys.run(ctx) }
 // Claims are the claims of a verified token.
 type Claims struct {
 	Subject string
-	// Left is the time until the token is no longer accepted.
+	// Left is the time until the token is no longer accepted, more than 0.
 	Left time.Duration
 	all  map[string]any
 }
@@ -158,20 +158,23 @@ func (v *Verifier) Verify(ctx context.Context, token string) (*Claims, error) {
 		}
 		return nil, Malformed
 	}
-	if err := v.validate(&registered); err != nil {
+	now := v.c.Now()
+	if err := v.validate(&registered, now); err != nil {
 		return nil, err
 	}
 	claims.Subject = registered.Subject
-	claims.Left = registered.Expiry.Time().Add(v.c.Skew).Sub(v.c.Now())
+	if claims.Left = registered.Expiry.Time().Add(v.c.Skew).Sub(now); claims.Left <= 0 {
+		return nil, Expired
+	}
 	return claims, nil
 }
 
 // validate checks the claims that RFC 7519 registers.
-func (v *Verifier) validate(c *jwt.Claims) error {
+func (v *Verifier) validate(c *jwt.Claims, now time.Time) error {
 	if c.Expiry == nil {
 		return NoExpiry
 	}
-	err := c.ValidateWithLeeway(jwt.Expected{Issuer: v.c.Issuer, AnyAudience: jwt.Audience{v.c.Audience}, Time: v.c.Now()}, v.c.Skew)
+	err := c.ValidateWithLeeway(jwt.Expected{Issuer: v.c.Issuer, AnyAudience: jwt.Audience{v.c.Audience}, Time: now}, v.c.Skew)
 	for known, refusal := range map[error]Refusal{
 		jwt.ErrInvalidIssuer: Issuer, jwt.ErrInvalidAudience: Audience, jwt.ErrExpired: Expired,
 		jwt.ErrNotValidYet: NotYetValid, jwt.ErrIssuedInTheFuture: NotYetValid,

@@ -159,6 +159,26 @@ func TestClocksMayDifferByTheSkew(t *testing.T) {
 	}
 }
 
+// TestATokenHasTimeLeftWhenItIsAccepted verifies one at the last instants: an identity with no
+// time left would count as one that does not end.
+func TestATokenHasTimeLeftWhenItIsAccepted(t *testing.T) {
+	t.Parallel()
+	i := oidctest.New(t)
+	key := i.Key("rsa", jose.RS256)
+	ends := time.Now().Add(time.Minute).Truncate(time.Second)
+	token := oidctest.Sign(t, key, jose.RS256, i.Claims(map[string]any{"exp": ends.Unix()}))
+	for left, want := range map[time.Duration]error{1: nil, 0: Expired, -1: Expired} {
+		now := ends.Add(30*time.Second - left)
+		v, err := New(Config{Issuer: i.URL, Audience: "perceptor", Algorithms: Algorithms, Skew: 30 * time.Second, Client: i.Client(), Now: func() time.Time { return now }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := v.Verify(t.Context(), token); !errors.Is(err, want) || err == nil && c.Left != left {
+			t.Errorf("%s before the end: %+v, %v, want %v", left, c, err, want)
+		}
+	}
+}
+
 func TestNewKeysAreFoundAndOldOnesForgotten(t *testing.T) {
 	t.Parallel()
 	i := oidctest.New(t)

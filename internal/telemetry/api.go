@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,7 +16,7 @@ type API struct {
 	logins, limited           *prometheus.CounterVec
 	calls                     *prometheus.HistogramVec
 	callsOver, alone          *prometheus.CounterVec
-	overTenants               firstNames
+	tenants                   *Tenants
 	registry                  prometheus.Registerer
 }
 
@@ -26,11 +25,11 @@ func NewAPI(r prometheus.Registerer) *API {
 	m := &API{
 		added:     counters("tasks_added_total", "Tasks stored; repeated requests are not counted.", "tenant", "type"),
 		refused:   counters("tasks_refused_total", "Tasks refused because they break a rule.", "tenant"),
-		overQuota: counters("tasks_over_quota_total", "Tasks, replays and triggers refused because they exceed a quota of their tenant. The first 100 tenants have their names, all others are (other).", "tenant", "quota"),
+		overQuota: counters("tasks_over_quota_total", "Tasks, replays and triggers refused because they exceed a quota of their tenant.", "tenant", "quota"),
 		replies:   counters("run_replies_total", "Answers to calls of listeners about runs; op is start, heartbeat, report or hand_back.", "tenant", "op", "code"),
 		limited:   counters("calls_limited_total", "Calls and connections refused because their tenant or their address has used up its share; limit is the reason of the answer, or CONNECTIONS.", "limit"),
 		dead:      counters("runs_dead_reported_total", "Runs that became dead by a reported result.", "reason"),
-		callsOver: counters("calls_over_quota_total", "Calls refused because they exceed a quota of their tenant, besides add_rate and max_backlog. The first 100 tenants have their names, all others are (other).", "tenant", "quota"),
+		callsOver: counters("calls_over_quota_total", "Calls refused because they exceed a quota of their tenant, besides add_rate and max_backlog.", "tenant", "quota"),
 		alone:     counters("quota_buckets_unanswered_total", "Times that a rate of a tenant could not be read, so that this process admitted its share of it.", "quota"),
 		logins:    counters("logins_refused_total", "Credentials that were refused, by reason; docs/security.md explains the reasons.", "reason"),
 		registry:  r,
@@ -38,6 +37,7 @@ func NewAPI(r prometheus.Registerer) *API {
 	}
 	r.MustRegister(m.added, m.refused, m.overQuota, m.limited, m.replies, m.dead, m.logins, m.calls, m.callsOver, m.alone)
 	m.missed = missed(r)
+	m.tenants = tenantsOf(r, m.added, m.refused, m.overQuota, m.replies, m.callsOver, m.missed)
 	return m
 }
 
@@ -60,16 +60,18 @@ func shared(r prometheus.Registerer, c *prometheus.CounterVec) *prometheus.Count
 
 // Missed counts n instants that passed without firing while tasks were paused.
 func (m *API) Missed(tenant, policy string, n int64) {
-	m.missed.WithLabelValues(tenant, policy).Add(float64(n))
+	m.missed.WithLabelValues(m.tenants.label(tenant, int(n)), policy).Add(float64(n))
 }
 
 // Added counts n stored tasks.
 func (m *API) Added(tenant, taskType string, n int) {
-	m.added.WithLabelValues(tenant, taskType).Add(float64(n))
+	m.added.WithLabelValues(m.tenants.label(tenant, n), taskType).Add(float64(n))
 }
 
 // Refused counts n tasks that break a rule.
-func (m *API) Refused(tenant string, n int) { m.refused.WithLabelValues(tenant).Add(float64(n)) }
+func (m *API) Refused(tenant string, n int) {
+	m.refused.WithLabelValues(m.tenants.label(tenant, n)).Add(float64(n))
+}
 
 // OverQuota counts n tasks that exceed a quota, or a call that does.
 func (m *API) OverQuota(tenant string, q task.Quota, n int) {
@@ -77,7 +79,7 @@ func (m *API) OverQuota(tenant string, q task.Quota, n int) {
 	if q == task.QuotaAdds || q == task.QuotaBacklog {
 		over = m.overQuota
 	}
-	over.WithLabelValues(m.overTenants.label(tenant), q.String()).Add(float64(n))
+	over.WithLabelValues(m.tenants.label(tenant, n), q.String()).Add(float64(n))
 }
 
 // QuotaAlone counts a rate that could not be read.
@@ -109,39 +111,12 @@ func (u *quotaUse) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// firstNames bounds the values of a label that callers can add to. The zero value is empty.
-type firstNames struct {
-	mu   sync.Mutex
-	seen map[string]bool
-}
-
-const (
-	maxNames  = 100
-	otherName = "(other)"
-)
-
-// label returns the name, or otherName if maxNames others came first.
-func (f *firstNames) label(name string) string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case f.seen[name]:
-		return name
-	case len(f.seen) >= maxNames:
-		return otherName
-	case f.seen == nil:
-		f.seen = map[string]bool{}
-	}
-	f.seen[name] = true
-	return name
-}
-
 // Limited counts a call or a connection that a limit has refused.
 func (m *API) Limited(limit string) { m.limited.WithLabelValues(limit).Inc() }
 
 // Replied counts n answers about runs.
 func (m *API) Replied(tenant, op, code string, n int) {
-	m.replies.WithLabelValues(tenant, op, code).Add(float64(n))
+	m.replies.WithLabelValues(m.tenants.label(tenant, n), op, code).Add(float64(n))
 }
 
 // Died counts a run that became dead by a reported result.

@@ -22,12 +22,14 @@ type Chores struct {
 	bulk, bulkParts                 *prometheus.CounterVec
 	deadLetters, deadLetterFailures *prometheus.CounterVec
 	deadLetterLag                   *prometheus.GaugeVec
+	tenants                         *Tenants
 }
 
-// NewChores registers the metrics of chores. It calls owned at each scrape for the
+// NewChores registers the metrics of chores. It shares the tenants of the dispatcher. It calls owned at each scrape for the
 // number of databases whose chores this process owns.
-func NewChores(r prometheus.Registerer, owned func() int) *Chores {
+func NewChores(r prometheus.Registerer, tenants *Tenants, owned func() int) *Chores {
 	m := &Chores{
+		tenants:  tenants,
 		duration: histograms("chore_duration_seconds", "Duration of one step of a chore.", latencyBuckets, "chore"),
 		failures: counters("chore_failures_total", "Steps of chores that failed and are tried again.", "chore"),
 
@@ -54,6 +56,7 @@ func NewChores(r prometheus.Registerer, owned func() int) *Chores {
 	r.MustRegister(m.duration, m.failures, m.compacted, m.read, m.damaged, m.promotionLag, m.tasks, m.packs, m.quarantined, m.waiting, m.level0Age, m.snapshot,
 		m.bulk, m.bulkParts, m.deadLetters, m.deadLetterFailures, m.deadLetterLag,
 		gaugeFunc("owned_chores", "Databases whose chores this dispatcher owns.", func() float64 { return float64(owned()) }))
+	m.tenants.watch(m.deadLetterFailures)
 	return m
 }
 
@@ -89,7 +92,7 @@ func (m *Chores) Dead(database, published int, lag time.Duration) {
 
 // DeadFailed counts dead runs whose publication failed.
 func (m *Chores) DeadFailed(tenant string, runs int) {
-	m.deadLetterFailures.WithLabelValues(tenant).Add(float64(runs))
+	m.deadLetterFailures.WithLabelValues(m.tenants.label(tenant, runs)).Add(float64(runs))
 }
 
 // Stepped observes a step of a chore.

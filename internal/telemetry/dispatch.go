@@ -37,6 +37,7 @@ type Dispatch struct {
 	shards             *prometheus.CounterVec
 	republished        prometheus.Counter
 	outboxRows         *prometheus.GaugeVec
+	tenants            *Tenants
 	outboxAge          *prometheus.GaugeVec
 	outboxUnreadable   *prometheus.GaugeVec
 	rowsQuarantined    *prometheus.GaugeVec
@@ -68,6 +69,7 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 	r.MustRegister(m.published, m.lateness, m.backgroundLateness, m.tokens, m.claims, m.rows, m.storeFailures, m.publishFailures, m.dead, m.shards,
 		m.outboxRows, m.outboxAge, m.outboxUnreadable, m.rowsQuarantined, m.republished, m.dropped)
 	m.missed = missed(r)
+	m.tenants = tenantsOf(r, m.published, m.backgroundLateness, m.tokens, m.publishFailures, m.dropped, m.dead, m.missed)
 	gauge := func(name, help string, value func(Figures) int) {
 		r.MustRegister(gaugeFunc(name, help, func() float64 { return float64(value(figures())) }))
 	}
@@ -85,6 +87,9 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 	return m
 }
 
+// Tenants returns the names of tenants in the metrics of this process.
+func (m *Dispatch) Tenants() *Tenants { return m.tenants }
+
 func bit(b bool) int {
 	if b {
 		return 1
@@ -100,20 +105,20 @@ func (m *Dispatch) Published(tenant, taskType string, first bool, late time.Dura
 		attempt = "first"
 		m.lateness.WithLabelValues(taskType).Observe(late.Seconds())
 	}
-	m.published.WithLabelValues(tenant, taskType, attempt).Inc()
+	m.published.WithLabelValues(m.tenants.label(tenant, 1), taskType, attempt).Inc()
 }
 
 // PublishedBackground adds a delivery that Published has counted, of a background
 // tenant.
 func (m *Dispatch) PublishedBackground(tenant, taskType string, first bool, late time.Duration) {
 	if first {
-		m.backgroundLateness.WithLabelValues(tenant, taskType).Observe(late.Seconds())
+		m.backgroundLateness.WithLabelValues(m.tenants.label(tenant, 0), taskType).Observe(late.Seconds())
 	}
 }
 
 // TokensTaken counts n tokens of a tenant's dispatch rate.
 func (m *Dispatch) TokensTaken(tenant string, n int) {
-	m.tokens.WithLabelValues(tenant).Add(float64(n))
+	m.tokens.WithLabelValues(m.tenants.label(tenant, 0)).Add(float64(n))
 }
 
 // Claimed observes a claim that has committed.
@@ -132,19 +137,21 @@ func (m *Dispatch) StoreFailed(step string) { m.storeFailures.WithLabelValues(st
 
 // PublishFailed counts n records that Kafka did not acknowledge.
 func (m *Dispatch) PublishFailed(tenant string, n int) {
-	m.publishFailures.WithLabelValues(tenant).Add(float64(n))
+	m.publishFailures.WithLabelValues(m.tenants.label(tenant, n)).Add(float64(n))
 }
 
 // Dropped counts n records of a deleted tenant.
-func (m *Dispatch) Dropped(tenant string, n int) { m.dropped.WithLabelValues(tenant).Add(float64(n)) }
+func (m *Dispatch) Dropped(tenant string, n int) {
+	m.dropped.WithLabelValues(m.tenants.label(tenant, n)).Add(float64(n))
+}
 
 // Missed counts n instants that claims, and resumes of bulk operations, have let pass.
 func (m *Dispatch) Missed(tenant, policy string, n int64) {
-	m.missed.WithLabelValues(tenant, policy).Add(float64(n))
+	m.missed.WithLabelValues(m.tenants.label(tenant, int(n)), policy).Add(float64(n))
 }
 
 // Died counts a run that became dead.
-func (m *Dispatch) Died(tenant string) { m.dead.WithLabelValues(tenant).Inc() }
+func (m *Dispatch) Died(tenant string) { m.dead.WithLabelValues(m.tenants.label(tenant, 1)).Inc() }
 
 // ShardsChanged counts n shards that were "acquired", "released" or "lost".
 func (m *Dispatch) ShardsChanged(change string, n int) {

@@ -181,6 +181,11 @@ func TestLogHasTheLevelAndFormatAskedFor(t *testing.T) {
 	if got := out.String(); strings.Contains(got, "quiet") || !strings.Contains(got, `"msg":"loud","shard":3`) {
 		t.Errorf("log = %s, want only the warning", got)
 	}
+	out.Reset()
+	log.With("op", "x").Warn("slow", "took", 1500*time.Millisecond, "late_ms", 2*time.Second)
+	if got := out.String(); !strings.Contains(got, `"took_ms":1500,"late_ms":2000`) {
+		t.Errorf("log = %s, want durations in milliseconds", got)
+	}
 	for _, bad := range [][2]string{{"loud", "json"}, {"info", "xml"}} {
 		if _, err := NewLog(&out, bad[0], bad[1]); err == nil {
 			t.Errorf("NewLog accepted %v", bad)

@@ -130,9 +130,7 @@ var callerStories = []story{
 		task.Misfire, task.MisfireGrace = client.SkipMissed, time.Minute
 		skips := e.add(task)
 		e.until("50m")
-		e.trigger(once)
-		e.trigger(skips)
-		finish := e.open("1h10m")
+		finish := e.open("1h10m", func() { e.trigger(once) }, func() { e.trigger(skips) })
 		finish()
 		e.until("2h5m")
 		e.fired("0s 0s 50m 50m 1h@1h10m 2h")

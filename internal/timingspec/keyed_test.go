@@ -46,8 +46,10 @@ var editStories = []story{
 		e.same("the attempts saw", fmt.Sprint(e.paramsOf("n")), "[1 of version 1 2 of version 2]")
 	}},
 	{"a new interval of a BLOCKING counts from the result of its open run", "timing: T13.6", func(e *stage) {
-		id := e.add(client.Task{Type: client.Blocking, Interval: time.Hour, AckTimeout: 24 * time.Hour})
-		finish := e.open("10m")
+		var id int64
+		finish := e.open("10m", func() {
+			id = e.add(client.Task{Type: client.Blocking, Interval: time.Hour, AckTimeout: 24 * time.Hour})
+		})
 		e.edit(id, client.Task{Interval: 20 * time.Minute})
 		e.meanwhile("30m")
 		finish()
@@ -148,8 +150,10 @@ var editStories = []story{
 		e.fired("0s 1h")
 	}},
 	{"the result of a cancelled task's run is refused", "timing: T14.2", func(e *stage) {
-		id := e.add(client.Task{Type: client.NonBlocking, Interval: time.Hour, AckTimeout: 24 * time.Hour})
-		finish := e.open("30m")
+		var id int64
+		finish := e.open("30m", func() {
+			id = e.add(client.Task{Type: client.NonBlocking, Interval: time.Hour, AckTimeout: 24 * time.Hour})
+		})
 		must[*client.TaskInfo](e)(e.tenant.CancelTask(e.Context(), id))
 		finish()
 		e.until("2h")

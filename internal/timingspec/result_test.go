@@ -169,8 +169,10 @@ var resultStories = []story{
 		e.fired("0s 10m 1h10m")
 	}},
 	{"a choice of a handler counts what it drops", "timing: T10.8", func(e *stage) {
-		id := e.add(client.Task{Type: client.NonBlocking, Interval: time.Hour, AckTimeout: 24 * time.Hour})
-		finish := e.openWith("10m", next(1, e.at("6h30m")))
+		var id int64
+		finish := e.openWith("10m", next(1, e.at("6h30m")), func() {
+			id = e.add(client.Task{Type: client.NonBlocking, Interval: time.Hour, AckTimeout: 24 * time.Hour})
+		})
 		e.meanwhile("30m")
 		must[*client.TaskInfo](e)(e.tenant.PauseTask(e.Context(), id))
 		e.meanwhile("5h30m")

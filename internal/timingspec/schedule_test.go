@@ -38,8 +38,9 @@ var typeStories = []story{
 		e.fired("10h 11h 12h")
 	}},
 	{"a BLOCKING goes on after its result", "timing: T1.4 T1.5", func(e *stage) {
-		e.add(client.Task{Type: client.Blocking, Interval: time.Hour, AckTimeout: 24 * time.Hour})
-		finish := e.open("3h20m")
+		finish := e.open("3h20m", func() {
+			e.add(client.Task{Type: client.Blocking, Interval: time.Hour, AckTimeout: 24 * time.Hour})
+		})
 		e.fired("0s")
 		finish()
 		e.until("5h")
@@ -129,8 +130,9 @@ var cronStories = []story{
 		e.fired("0s 6h 12h")
 	}},
 	{"a BLOCKING goes on at the first match after its result", "timing: T4.4", func(e *stage) {
-		e.add(client.Task{Type: client.Blocking, Cron: cron("0 * * * *"), AckTimeout: 24 * time.Hour})
-		finish := e.open("1h20m")
+		finish := e.open("1h20m", func() {
+			e.add(client.Task{Type: client.Blocking, Cron: cron("0 * * * *"), AckTimeout: 24 * time.Hour})
+		})
 		finish()
 		e.until("3h")
 		e.fired("0s 2h 3h")

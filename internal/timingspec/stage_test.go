@@ -256,14 +256,15 @@ func (e *stage) history(id int64) []*perceptorv1.RunEvent {
 }
 
 // open moves the clock until something has fired whose handler does not end, and
-// returns the function that lets it end. The clock stays there.
-func (e *stage) open(since string) (finish func()) {
+// returns the function that lets it end. The clock stays there. What fires at once after
+// causes does not end either.
+func (e *stage) open(since string, causes ...func()) (finish func()) {
 	e.Helper()
-	return e.openWith(since, func(context.Context, *client.Run) error { return nil })
+	return e.openWith(since, func(context.Context, *client.Run) error { return nil }, causes...)
 }
 
 // openWith is open with what the handler does at its end.
-func (e *stage) openWith(since string, end client.Handler) (finish func()) {
+func (e *stage) openWith(since string, end client.Handler, causes ...func()) (finish func()) {
 	e.Helper()
 	hold := make(chan struct{})
 	e.answers(func(ctx context.Context, r *client.Run) error {
@@ -275,6 +276,9 @@ func (e *stage) openWith(since string, end client.Handler) (finish func()) {
 		}
 	})
 	before := len(e.log.all())
+	for _, cause := range causes {
+		cause()
+	}
 	e.meanwhile(since)
 	if n := len(e.log.all()); n == before {
 		e.Fatal("nothing has fired")

@@ -5,28 +5,41 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/task"
 )
 
 // onAll executes statements in one transaction of each database.
 func (s *Stack) onAll(t *testing.T, statements ...string) {
 	t.Helper()
-	err := s.cluster.Each(t.Context(), func(ctx context.Context, d int) error {
-		tx, err := s.cluster.Pool(d).Begin(ctx)
-		if err != nil {
-			return err
-		}
-		defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // after a commit it has no effect
-		for _, statement := range statements {
-			if _, err := tx.Exec(ctx, statement); err != nil {
-				return err
-			}
-		}
-		return tx.Commit(ctx)
-	})
-	if err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var all errgroup.Group
+	for d := range task.Databases {
+		all.Go(func() error { return s.execute(ctx, d, statements) })
+	}
+	if err := all.Wait(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// execute executes statements in one transaction of a database.
+func (s *Stack) execute(ctx context.Context, d int, statements []string) error {
+	tx, err := s.cluster.Pool(d).Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // after a commit it has no effect
+	// The sessions of programs give up on a lock after 200 ms. Here the statements wait for the
+	// programs' own transactions, which may take longer when the machine is busy.
+	for _, statement := range append([]string{`SET LOCAL lock_timeout = '20s'`}, statements...) {
+		if _, err := tx.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return tx.Commit(ctx)
 }
 
 // A fail-over to a replica that was behind loses the claims and the results of runs. The

@@ -142,53 +142,62 @@ func ignored(err error) error {
 
 // defended measures an attack, and a polite tenant with the same processor time.
 func (r *runner) defended(ctx context.Context, a *attack) (*Attack, error) {
-	before, during, used, err := r.measure(ctx, a)
-	if err != nil {
+	m, err := r.measure(ctx, a)
+	starved := errors.Is(err, errNotRecovered) && m.during != span{}
+	if err != nil && !starved {
 		return nil, err
 	}
-	r.Say("a polite tenant with %.2f cores", used)
-	spanned, err := r.polite(ctx, used)
+	r.Say("a polite tenant with %.2f cores", m.cores)
+	spanned, err := r.polite(ctx, m.cores)
 	if err != nil {
 		return nil, err
 	}
 	if err := r.victim.settle(ctx, r.Recovery); err != nil {
 		return nil, err
 	}
-	b, d, p := r.victim.figures(before), r.victim.figures(during), r.victim.figures(spanned)
+	b, d, p := r.victim.figures(m.before), r.victim.figures(m.during), r.victim.figures(spanned)
 	return &Attack{
 		Name: a.name, AddBefore: b.addP99, AddDuring: d.addP99, LateBefore: b.lateP99, LateDuring: d.lateP99,
-		PoliteAdd: p.addP99, PoliteLate: p.lateP99, Errors: d.errors, Cores: harness.Round(used), Samples: d.samples,
+		PoliteAdd: p.addP99, PoliteLate: p.lateP99, AddMedian: d.addP50, LateMedian: d.lateP50, Errors: d.errors, Cores: harness.Round(m.cores), Grown: harness.Round(m.grown), Samples: d.samples, Starved: starved,
 	}, nil
 }
 
-// measure measures the victim before and during an attack, and the processor time per second
-// that all processes use during it. It returns when the victim has recovered.
-func (r *runner) measure(ctx context.Context, a *attack) (before, during span, used float64, err error) {
+// measured is what is known of one attack.
+type measured struct {
+	before, during span
+	// cores is the processor time per second that all processes use during the attack, grown the
+	// memory of taskd at its end less that before it, in MB.
+	cores, grown float64
+}
+
+// measure makes an attack. It returns when the victim has recovered.
+func (r *runner) measure(ctx context.Context, a *attack) (m measured, err error) {
 	by, err := r.attacker(ctx, a)
 	if err != nil {
-		return before, during, 0, err
+		return m, err
 	}
 	defer by.leave()
 	if err := r.victim.settle(ctx, r.Recovery); err != nil {
-		return before, during, 0, err
+		return m, err
 	}
-	if before, err = stretch(ctx, r.Before); err != nil {
-		return before, during, 0, err
+	if m.before, err = stretch(ctx, r.Before); err != nil {
+		return m, err
 	}
 	r.Say("attack: %s", a.name)
 	attacking, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan struct{})
+	cpu, memory := total(r.meter), r.meter.Memory("taskd")
 	go func() { defer close(ended); by.attack(attacking, a) }()
-	cpu := total(r.meter)
-	during, err = stretch(ctx, r.Phase)
-	used = (total(r.meter) - cpu).Seconds() / during.to.Sub(during.from).Seconds()
+	m.during, err = stretch(ctx, r.Phase)
+	m.cores = (total(r.meter) - cpu).Seconds() / m.during.to.Sub(m.during.from).Seconds()
+	m.grown = float64(r.meter.Memory("taskd")-memory) / 1e6
 	stop()
 	<-ended
 	if err == nil {
 		err = r.victim.settle(ctx, r.Recovery)
 	}
-	return before, during, used, err
+	return m, err
 }
 
 // attacker creates a tenant with the quotas of the installation, and prepares its attack.
@@ -198,7 +207,7 @@ func (r *runner) attacker(ctx context.Context, a *attack) (*attacker, error) {
 	if err != nil {
 		return nil, err
 	}
-	by, err := newAttacker(r.stack, secret)
+	by, err := newAttacker(r.stack, secret, a.options...)
 	if err != nil {
 		return nil, err
 	}
@@ -255,12 +264,12 @@ func (r *runner) undefend(ctx context.Context, rep *Report) error {
 		}
 	}
 	for i, a := range r.chosen() {
-		before, during, _, err := r.measure(ctx, a)
-		b, d := r.victim.figures(before), r.victim.figures(during)
+		m, err := r.measure(ctx, a)
+		b, d := r.victim.figures(m.before), r.victim.figures(m.during)
 		if err != nil && ctx.Err() != nil {
 			return err
 		}
-		rep.Attacks[i].Undefended = &Undefended{AddBefore: b.addP99, AddDuring: d.addP99, LateBefore: b.lateP99, LateDuring: d.lateP99, Errors: d.errors}
+		rep.Attacks[i].Undefended = &Undefended{AddBefore: b.addP99, AddDuring: d.addP99, LateBefore: b.lateP99, LateDuring: d.lateP99, Errors: d.errors, Grown: harness.Round(m.grown)}
 		if err != nil {
 			r.Say("without defences, after %s: %v; starting the programs again", a.name, err)
 			if err := r.restart(ctx); err != nil {

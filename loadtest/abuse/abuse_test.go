@@ -19,9 +19,9 @@ func TestTheVerdictComparesWithBeforeAndWithAPoliteTenant(t *testing.T) {
 	if faults := ok.Faults(); len(faults) > 0 {
 		t.Errorf("got %q, want none", faults)
 	}
-	bad := Attack{Name: "a", AddBefore: 10, AddDuring: 41, LateBefore: 10, LateDuring: 91, PoliteLate: 90, Errors: 1, Undefended: &Undefended{AddBefore: 10, AddDuring: 30}}
-	if faults := bad.Faults(); len(faults) != 4 {
-		t.Errorf("got %q, want four faults", faults)
+	bad := Attack{Name: "a", AddBefore: 10, AddDuring: 41, LateBefore: 10, LateDuring: 91, PoliteLate: 90, Errors: 1, Grown: grownMost + 1, Undefended: &Undefended{AddBefore: 10, AddDuring: 30}}
+	if faults := bad.Faults(); len(faults) != 5 {
+		t.Errorf("got %q, want five faults", faults)
 	}
 }
 

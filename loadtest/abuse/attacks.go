@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +22,8 @@ import (
 // An attack is something that one tenant does to harm the others.
 type attack struct {
 	name string
+	// options are those of the attacker's connections.
+	options []grpc.DialOption
 	// callers is the number of concurrent callers.
 	callers int
 	// pause is how long a caller waits after an error; 0 means refusedPause.
@@ -45,12 +48,12 @@ const (
 	refusedPause = 10 * time.Millisecond
 )
 
-func newAttacker(s *stack.Stack, secret string) (*attacker, error) {
+func newAttacker(s *stack.Stack, secret string, options ...grpc.DialOption) (*attacker, error) {
 	address, _, _ := strings.Cut(s.Address, ",")
 	a := &attacker{secret: secret}
 	for range connsOfAttack {
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(s.Transport()),
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))
+		conn, err := grpc.NewClient(address, append(slices.Clone(options), grpc.WithTransportCredentials(s.Transport()),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))...)
 		if err != nil {
 			a.leave()
 			return nil, fmt.Errorf("connect the attacker: %w", err)
@@ -211,6 +214,23 @@ var attacks = []*attack{
 		_, err := a.api(caller).CountTasks(with(ctx, token), &perceptorv1.CountTasksRequest{})
 		return err
 	}},
+	{name: "upserts", callers: 64, prepare: declared, call: func(ctx context.Context, a *attacker, caller int) error {
+		_, err := a.api(caller).AddTasks(with(ctx, a.secret), upserts(caller))
+		return err
+	}},
+	{name: "known-keys", callers: 64, prepare: declared, call: func(ctx context.Context, a *attacker, caller int) error {
+		q := &perceptorv1.AddTasksRequest{Tasks: keyed(caller%keyedSets, 0)}
+		q.Tasks = append(q.Tasks, &perceptorv1.Task{Kind: "attack", Type: perceptorv1.Task_ONE_SHOT, IdempotencyKey: rand.Text()})
+		_, err := a.api(caller).AddTasks(with(ctx, a.secret), q)
+		return err
+	}},
+	{name: "abandoned-calls", callers: 64, pause: time.Millisecond, call: func(ctx context.Context, a *attacker, caller int) error {
+		ctx, leave := context.WithTimeout(ctx, time.Duration(20+caller)*time.Millisecond)
+		defer leave()
+		_, err := a.runs(caller).HeartbeatRuns(with(ctx, a.secret), &perceptorv1.HeartbeatRunsRequest{Holder: 1, Attempts: strangers(5000)})
+		return err
+	}},
+	{name: "unread-answers", callers: 64, options: smallWindows, prepare: large, call: leaveUnread},
 	{name: "bulk-operations", callers: 32, prepare: prepared(1), call: func(ctx context.Context, a *attacker, caller int) error {
 		_, err := perceptorv1.NewBulkServiceClient(a.conn(caller)).CreateBulkOperation(with(ctx, a.secret), &perceptorv1.CreateBulkOperationRequest{
 			Operation: &perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_PAUSE, DryRun: true}})
@@ -230,4 +250,73 @@ func recurring(ctx context.Context, a *attacker) error {
 		a.tasks = append(a.tasks, reply.GetId())
 	}
 	return nil
+}
+
+// keyedSets is the number of sets of keys. Each has keyedTasks tasks.
+const keyedSets, keyedTasks = 16, 500
+
+// keyed returns the tasks of a set of keys. Those of another turn have other terms.
+func keyed(set int, turn int64) []*perceptorv1.Task {
+	list := make([]*perceptorv1.Task, keyedTasks)
+	for i := range list {
+		list[i] = &perceptorv1.Task{
+			Kind: "attack", Type: perceptorv1.Task_ONE_SHOT, IdempotencyKey: fmt.Sprintf("%d-%d", set, i),
+			BeginTime: timestamppb.New(time.Unix(time.Now().Unix()/86400*86400, 0).Add(48*time.Hour + time.Duration(turn)*time.Second)),
+		}
+	}
+	return list
+}
+
+// upserts returns a request that changes all tasks of a set.
+func upserts(caller int) *perceptorv1.AddTasksRequest {
+	return &perceptorv1.AddTasksRequest{Upsert: true, Tasks: keyed(caller%keyedSets, time.Now().UnixNano()%80_000)}
+}
+
+// declared adds the tasks of all sets.
+func declared(ctx context.Context, a *attacker) error {
+	for set := range keyedSets {
+		for {
+			_, err := a.api(0).AddTasks(with(ctx, a.secret), &perceptorv1.AddTasksRequest{Tasks: keyed(set, 0)})
+			if err == nil {
+				break
+			}
+			if harness.Sleep(ctx, time.Second) != nil {
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
+
+// smallWindows let the service send little of an answer before it is read.
+var smallWindows = []grpc.DialOption{grpc.WithStaticStreamWindowSize(64 << 10), grpc.WithStaticConnWindowSize(64 << 10)}
+
+// large adds tasks that fill an answer of about 1 MiB.
+func large(ctx context.Context, a *attacker) error {
+	_, err := a.add(ctx, 0, 70, 15<<10)
+	return err
+}
+
+// unreadEach is how many answers a caller leaves unread at once: enough to show what they cost,
+// and few enough for the machine to bear it.
+const unreadEach = 14
+
+// leaveUnread makes calls whose answers nobody reads, and waits.
+func leaveUnread(ctx context.Context, a *attacker, caller int) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	for range unreadEach {
+		s, err := a.conn(caller).NewStream(with(ctx, a.secret), &grpc.StreamDesc{ServerStreams: true}, perceptorv1.TaskService_ListTasks_FullMethodName)
+		if err != nil {
+			return err
+		}
+		if err := s.SendMsg(&perceptorv1.ListTasksRequest{PageSize: 1000}); err != nil {
+			return err
+		}
+		if err := s.CloseSend(); err != nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return ctx.Err()
 }

@@ -14,15 +14,27 @@ const steerEvery = 250 * time.Millisecond
 
 // polite loads the installation with ordinary adds of a tenant, so that all processes
 // together use the given processor time per second. It returns when ctx has ended.
+//
+// A polite tenant waits for answers: it has at most politeAdds adds in progress. Otherwise it
+// would add more and more on a machine that cannot reach the target, and everything would look
+// harmless beside it.
 func polite(ctx context.Context, c *client.Client, meter *harness.Meter, target float64) {
 	var adding sync.WaitGroup
 	defer adding.Wait()
+	places := make(chan struct{}, politeAdds)
 	perTick, before, at := 10.0, total(meter), time.Now()
 	const tick = 10 * time.Millisecond
 	owed, next := 0.0, time.Now().Add(steerEvery)
 	for harness.Sleep(ctx, tick) == nil {
 		for owed += perTick; owed >= 1; owed-- {
+			select {
+			case places <- struct{}{}:
+			default:
+				owed = 0
+				continue
+			}
 			adding.Go(func() {
+				defer func() { <-places }()
 				_, _ = c.AddTask(context.WithoutCancel(ctx), client.Task{Kind: "polite", Type: client.OneShot, Begin: time.Now().Add(time.Hour)})
 			})
 		}
@@ -33,6 +45,9 @@ func polite(ctx context.Context, c *client.Client, meter *harness.Meter, target 
 		}
 	}
 }
+
+// politeAdds is the most adds of the polite tenant in progress.
+const politeAdds = 128
 
 // maxPerTick bounds the rate of the polite tenant.
 const maxPerTick = 200

@@ -29,11 +29,18 @@ type Attack struct {
 	// time for ordinary adds.
 	PoliteAdd  float64 `json:"polite_add_p99_ms"`
 	PoliteLate float64 `json:"polite_late_p99_ms"`
+	// AddMedian and LateMedian are the medians during the attack, in milliseconds.
+	AddMedian  float64 `json:"add_p50_ms_during"`
+	LateMedian float64 `json:"late_p50_ms_during"`
 	// Errors are the victim's adds that failed, or took longer than 20 s.
 	Errors int `json:"victim_errors"`
 	// Cores is the processor time of all processes per second of the attack.
-	Cores   float64 `json:"cores"`
+	Cores float64 `json:"cores"`
+	// Grown is by how much the memory of taskd has grown, in MB.
+	Grown   float64 `json:"taskd_grown_mb"`
 	Samples int     `json:"samples"`
+	// Starved is set if the victim did not recover after the attack.
+	Starved bool `json:"starved,omitempty"`
 	// Undefended has the figures of the same attack on programs without defences.
 	Undefended *Undefended `json:"undefended,omitempty"`
 }
@@ -45,7 +52,11 @@ type Undefended struct {
 	LateBefore float64 `json:"late_p99_ms_before"`
 	LateDuring float64 `json:"late_p99_ms_during"`
 	Errors     int     `json:"victim_errors"`
+	Grown      float64 `json:"taskd_grown_mb"`
 }
+
+// grownMost is by how much an attack may make the memory of taskd grow, in MB.
+const grownMost = 512
 
 // bound is the 99th percentile that is allowed during an attack: twice that before and 20 ms,
 // or that beside a polite tenant if it is higher.
@@ -53,7 +64,7 @@ func bound(before, polite float64) float64 { return max(2*before+20, polite) }
 
 // Works reports whether the attack harms the victim.
 func (u *Undefended) Works() bool {
-	return u.Errors > 0 || u.AddDuring > bound(u.AddBefore, 0) || u.LateDuring > bound(u.LateBefore, 0)
+	return u.Errors > 0 || u.Grown > grownMost || u.AddDuring > bound(u.AddBefore, 0) || u.LateDuring > bound(u.LateBefore, 0)
 }
 
 // Faults returns what the victim felt too much of.
@@ -67,6 +78,12 @@ func (a *Attack) Faults() (faults []string) {
 	if a.Errors > 0 {
 		faults = append(faults, fmt.Sprintf("%s: %d failed adds", a.Name, a.Errors))
 	}
+	if a.Starved {
+		faults = append(faults, a.Name+": the victim has not recovered after it")
+	}
+	if a.Grown > grownMost {
+		faults = append(faults, fmt.Sprintf("%s: the memory of taskd has grown by %.0f MB", a.Name, a.Grown))
+	}
 	if a.Undefended != nil && !a.Undefended.Works() {
 		faults = append(faults, a.Name+": does no harm without defences, so it proves nothing")
 	}
@@ -77,11 +94,11 @@ func (a *Attack) Faults() (faults []string) {
 func (rep *Report) Table(t *harness.Table) {
 	t.Line("\nattacks of one tenant, seen by another with %.0f tasks per second; p99 in ms (seed %d)", rep.Rate, rep.Seed)
 	for _, a := range rep.Attacks {
-		t.Row(a.Name, "add %6.1f before %7.1f during %7.1f polite   late %6.1f before %7.1f during %7.1f polite   %d errors   %.1f cores",
-			a.AddBefore, a.AddDuring, a.PoliteAdd, a.LateBefore, a.LateDuring, a.PoliteLate, a.Errors, a.Cores)
+		t.Row(a.Name, "add %6.1f before %7.1f during %7.1f polite   late %6.1f before %7.1f during %7.1f polite   %d errors   %.1f cores   %.0f MB",
+			a.AddBefore, a.AddDuring, a.PoliteAdd, a.LateBefore, a.LateDuring, a.PoliteLate, a.Errors, a.Cores, a.Grown)
 		if u := a.Undefended; u != nil {
-			t.Row("  without defences", "add %6.1f before %7.1f during                  late %6.1f before %7.1f during                  %d errors",
-				u.AddBefore, u.AddDuring, u.LateBefore, u.LateDuring, u.Errors)
+			t.Row("  without defences", "add %6.1f before %7.1f during                  late %6.1f before %7.1f during                  %d errors   %.0f MB",
+				u.AddBefore, u.AddDuring, u.LateBefore, u.LateDuring, u.Errors, u.Grown)
 		}
 	}
 	t.Row("lost", "%d", rep.Lost)

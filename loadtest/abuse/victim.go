@@ -22,6 +22,8 @@ const (
 	dueAfter = 500 * time.Millisecond
 )
 
+var errNotRecovered = errors.New("the victim has not recovered")
+
 // sample is one measured duration.
 type sample struct {
 	at   time.Time // of an add: when it was sent; of a run: its scheduled instant
@@ -107,7 +109,7 @@ func (v *victim) settle(ctx context.Context, limit time.Duration) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("the victim has not recovered within %v", limit)
+	return fmt.Errorf("%w within %v", errNotRecovered, limit)
 }
 
 // calm reports whether no task is overdue, and the adds of the last second were fast.
@@ -136,9 +138,8 @@ func (v *victim) leave() {
 
 // figures are what the victim felt in a span of time.
 type figures struct {
-	addP99, lateP99 float64 // ms
-	errors          int
-	samples         int
+	addP50, addP99, lateP50, lateP99 float64 // ms
+	errors, samples                  int
 }
 
 func (v *victim) figures(s span) (f figures) {
@@ -158,7 +159,9 @@ func (v *victim) figures(s span) (f figures) {
 			runs = append(runs, x.took)
 		}
 	}
-	f.addP99, f.lateP99, f.samples = p99(adds), p99(runs), len(adds)
+	f.samples = len(adds)
+	f.addP50, f.addP99 = quantile(adds, 0.5), quantile(adds, 0.99)
+	f.lateP50, f.lateP99 = quantile(runs, 0.5), quantile(runs, 0.99)
 	return f
 }
 
@@ -169,13 +172,13 @@ func (v *victim) lost() int {
 	return len(v.open)
 }
 
-// p99 returns the 99th percentile in milliseconds.
-func p99(all []time.Duration) float64 {
+// quantile sorts durations and returns a quantile of them in milliseconds.
+func quantile(all []time.Duration, q float64) float64 {
 	if len(all) == 0 {
 		return 0
 	}
 	slices.Sort(all)
-	return harness.Milliseconds(all[min(int(0.99*float64(len(all))), len(all)-1)])
+	return harness.Milliseconds(all[min(int(q*float64(len(all))), len(all)-1)])
 }
 
 type span struct{ from, to time.Time }

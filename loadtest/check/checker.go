@@ -142,6 +142,8 @@ type Checker struct {
 	keyed map[int64]task.ID
 	// gone counts the tasks that were lost as a whole, as databases told.
 	gone int64
+	// skew is how wrong the clock of the present task's database was.
+	skew time.Duration
 }
 
 // New returns a checker that has checked no tasks.
@@ -240,8 +242,8 @@ func (c *Checker) Task(t Task) {
 // skewed widens what depends on the clock of a database, until restore is called.
 func (c *Checker) skewed(by time.Duration) (restore func()) {
 	epsilon, window := c.cfg.Epsilon, c.cfg.Window
-	c.cfg.Epsilon, c.cfg.Window = epsilon+by, window+by
-	return func() { c.cfg.Epsilon, c.cfg.Window = epsilon, window }
+	c.cfg.Epsilon, c.cfg.Window, c.skew = epsilon+by, window+by, by
+	return func() { c.cfg.Epsilon, c.cfg.Window, c.skew = epsilon, window, 0 }
 }
 
 // checking is the check of one task.

@@ -1,9 +1,11 @@
-// Package hang freezes one of two PostgreSQL servers and measures what the tasks of the other
-// one feel of it, for every feature that needs more than the database of a task.
+// Package hang freezes one part of an installation, such as one of two PostgreSQL servers. It
+// measures what tasks feel that the part does not hold, for every feature that needs more than
+// the database of a task, and how long those are delayed that it holds.
 package hang
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,13 +22,15 @@ type Options struct {
 	Warmup, Before, During, After time.Duration
 	Recovery, Drain               time.Duration
 	Cap, Workers                  int
+	// Part is the name of the part that is frozen.
+	Part string
 }
 
 // DefaultOptions returns the defaults of the flags.
 func DefaultOptions() Options {
 	o := Options{
 		Rate: 100, Warmup: 15 * time.Second, Before: time.Minute, During: time.Minute, After: time.Minute,
-		Recovery: 10 * time.Second, Drain: 2 * time.Minute, Cap: 400, Workers: 256,
+		Recovery: 10 * time.Second, Drain: 2 * time.Minute, Cap: 400, Workers: 256, Part: "postgres",
 		Setup: harness.Setup{Real: harness.DefaultStack()},
 	}
 	o.Real.PostgresServers = 2
@@ -39,10 +43,11 @@ func (o *Options) About() harness.About { return harness.About{Name: "hang"} }
 
 // Declare implements [harness.Experiment].
 func (o *Options) Declare(f *harness.Flags) {
+	f.Choice(&o.Part, "part", partNames()...)
 	harness.Num(f, &o.Rate, "rate", harness.UpTo(1e5), "runs per second of each tenant; there are eight")
 	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, 24*time.Hour), "load before the measurement")
 	harness.Num(f, &o.Before, "before", harness.UpTo(24*time.Hour), "how long the undisturbed stack is measured")
-	harness.Num(f, &o.During, "during", harness.UpTo(24*time.Hour), "how long one server is frozen")
+	harness.Num(f, &o.During, "during", harness.UpTo(24*time.Hour), "how long the part is frozen")
 	harness.Num(f, &o.After, "after", harness.UpTo(24*time.Hour), "how long the stack is measured after the recovery")
 	harness.Num(f, &o.Recovery, "recovery", harness.Between(0, time.Hour), "time after the freeze that is not measured")
 	harness.Num(f, &o.Cap, "cap", harness.Between(1, 100_000), "concurrency cap of the kind of the tenants with a cap")
@@ -54,23 +59,23 @@ func (o *Options) Declare(f *harness.Flags) {
 
 // Measure implements [harness.Experiment].
 func (o *Options) Measure(ctx context.Context) (*Report, error) {
-	return harness.WithStack(ctx, &o.Setup, func(ctx context.Context, s *stack.Stack) (*Report, error) {
-		r := &runner{Options: o, stack: s, seen: newObserved()}
+	p := parts[o.Part]
+	return harness.With(ctx, &o.Setup, p.start, func(ctx context.Context, s *stack.Stack) (*Report, error) {
+		r := &runner{Options: o, part: p, stack: s, seen: newObserved()}
 		return r.run(ctx)
 	})
 }
 
-// frozen is the part that is frozen. Its databases are the upper half.
-const frozen = "postgres-2"
-
-// healthy reports whether a database is on the server that is not frozen.
-func healthy(database int) bool { return database < task.Databases/2 }
-
 type runner struct {
 	*Options
+	part    part
 	stack   *stack.Stack
 	seen    *observed
 	tenants []*tenant
+	// holds reports whether the part holds what is counted under a key for a task.
+	holds func(t *tenant, key feature, id task.ID) bool
+	// listener is the process that is frozen, nil if the part is another one.
+	listener *process
 }
 
 func (r *runner) run(ctx context.Context) (*Report, error) {
@@ -79,13 +84,17 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	if err := r.join(ctx); err != nil {
 		return nil, err
 	}
-	phases, err := r.phases(ctx)
+	frozen, err := r.part.prepare(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	phases, err := r.phases(ctx, frozen)
 	if err != nil {
 		return nil, err
 	}
 	r.Say("waiting for the last runs")
 	r.drain(ctx)
-	if err := r.stack.Died(); err != nil {
+	if err := errors.Join(r.stack.Died(), r.listener.end(ctx, r.seen)); err != nil {
 		return nil, err
 	}
 	return r.seen.report(header, r, phases), ctx.Err()
@@ -106,8 +115,8 @@ func (r *runner) join(ctx context.Context) error {
 	return nil
 }
 
-// newTenant creates a tenant whose home database is healthy, or is not. The numbers of
-// tenants decide that, so it creates further tenants until one fits.
+// newTenant creates a tenant whose home database is on the first of two servers, or is not.
+// The numbers of tenants decide that, so it creates further tenants until one fits.
 func (r *runner) newTenant(ctx context.Context, f feature, home bool) (*tenant, error) {
 	for i := range task.Databases {
 		name := fmt.Sprintf("%s-%v-%d", f, home, i)
@@ -119,7 +128,7 @@ func (r *runner) newTenant(ctx context.Context, f feature, home bool) (*tenant, 
 		if err != nil {
 			return nil, err
 		}
-		if healthy(int(number)%task.Databases) != home {
+		if (int(number)%task.Databases < task.Databases/2) != home {
 			continue
 		}
 		if err := r.setLimits(ctx, f, name); err != nil {
@@ -150,12 +159,8 @@ type span struct{ from, to time.Time }
 
 func (s span) has(at time.Time) bool { return !at.Before(s.from) && at.Before(s.to) }
 
-// phases runs the load and freezes a server in its middle.
-func (r *runner) phases(ctx context.Context) (p phases, err error) {
-	part, err := r.stack.Part(frozen)
-	if err != nil {
-		return p, err
-	}
+// phases runs the load and freezes the part in its middle.
+func (r *runner) phases(ctx context.Context, frozen freezer) (p phases, err error) {
 	loading, stop := context.WithCancel(ctx)
 	defer func() { stop(); r.stopAdds() }()
 	for _, t := range r.tenants {
@@ -169,13 +174,13 @@ func (r *runner) phases(ctx context.Context) (p phases, err error) {
 	if p.before, err = stretch(ctx, r.Before); err != nil {
 		return p, err
 	}
-	r.Say("freezing %s", frozen)
-	if err := part.Pause(); err != nil {
+	r.Say("freezing the part %s", r.Part)
+	if err := frozen.Pause(); err != nil {
 		return p, err
 	}
 	p.during, err = stretch(ctx, r.During)
-	if resumed := part.Resume(); err != nil || resumed != nil {
-		return p, fmt.Errorf("while %s was frozen: %w", frozen, cmpErr(err, resumed))
+	if err := errors.Join(err, frozen.Resume()); err != nil {
+		return p, fmt.Errorf("while the part %s was frozen: %w", r.Part, err)
 	}
 	r.Say("measuring after the freeze")
 	if err := harness.Sleep(ctx, r.Recovery); err != nil {
@@ -183,13 +188,6 @@ func (r *runner) phases(ctx context.Context) (p phases, err error) {
 	}
 	p.after, err = stretch(ctx, r.After)
 	return p, err
-}
-
-func cmpErr(err, other error) error {
-	if err != nil {
-		return err
-	}
-	return other
 }
 
 // stretch lets time pass.
@@ -207,7 +205,7 @@ func (r *runner) stopAdds() {
 
 // drain waits until every acknowledged one-shot has its result.
 func (r *runner) drain(ctx context.Context) {
-	for end := time.Now().Add(r.Drain); r.seen.open() > 0 && time.Now().Before(end); {
+	for end := time.Now().Add(r.Drain); r.seen.open() > r.listener.answered() && time.Now().Before(end); {
 		if harness.Sleep(ctx, 100*time.Millisecond) != nil {
 			return
 		}

@@ -43,6 +43,7 @@ const (
 type tenant struct {
 	*runner
 	feature feature
+	secret  string // of a token
 	client  *client.Client
 	stop    func() // ends the listener
 	adding  sync.WaitGroup
@@ -53,10 +54,10 @@ func joinTenant(ctx context.Context, r *runner, f feature, secret string) (*tena
 	if err != nil {
 		return nil, err
 	}
-	t := &tenant{runner: r, feature: f, client: c}
+	t := &tenant{runner: r, feature: f, secret: secret, client: c}
 	t.stop, err = harness.Listen(ctx, c, client.ListenerConfig{Workers: r.Workers, Events: client.Events{
 		HandlerEnded: func(d client.Delivery, _ time.Duration, _ error) { r.seen.ended(d) },
-		Reported:     r.seen.reported,
+		Reported:     func(d client.Delivery, code string) { r.seen.reported(t, d, code) },
 	}}, string(f), t.handle)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("tenant of %s: %w", f, err), c.Close())
@@ -70,7 +71,7 @@ func (t *tenant) leave() {
 }
 
 func (t *tenant) handle(ctx context.Context, run *client.Run) error {
-	over := t.seen.called(t.feature, run)
+	over := t.seen.called(t, run)
 	defer over()
 	if t.feature == capped {
 		select {
@@ -125,5 +126,5 @@ func (t *tenant) add(ctx context.Context, task client.Task, opts ...client.AddOp
 	defer cancel()
 	sent := time.Now()
 	id, err := t.client.AddTask(ctx, task, opts...)
-	t.seen.added(id, err, task.Type == client.OneShot, sent, time.Now())
+	t.seen.added(t, id, err, task.Type == client.OneShot, sent, time.Now())
 }

@@ -89,6 +89,19 @@ func (who Rusage) CPUTime() (time.Duration, error) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
 }
 
+// Memory returns the resident memory of all sources whose names begin with prefix, in bytes.
+func (m *Meter) Memory(prefix string) (sum int64) {
+	for name, source := range m.sources {
+		if pid := source.PID(); pid != 0 && strings.HasPrefix(name, prefix) {
+			now, _, err := subprocess.Memory(pid)
+			if err == nil { // otherwise it does not run now
+				sum += now
+			}
+		}
+	}
+	return sum
+}
+
 // Sample returns the processor time of each part since an arbitrary moment. It takes some
 // milliseconds because it reads the process table.
 func (m *Meter) Sample() map[string]time.Duration {

@@ -137,7 +137,7 @@ func CloseStack(ctx context.Context, s *stack.Stack) error {
 // synchronous_commit on, and a Kafka that keeps at most some GB of records.
 func DefaultStack() stack.RealOptions {
 	return stack.RealOptions{
-		Taskds: 1, Dispatchers: 1, Session: 4 * time.Second,
+		Taskds: 1, Dispatchers: 1, History: "slow", Session: 4 * time.Second,
 		Postgres: map[string]string{
 			"shared_buffers": "2GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min",
 			"autovacuum_naptime": "10s", "max_connections": "200",
@@ -276,6 +276,7 @@ func (f *Flags) Stack() {
 	Num(f, &o.Session, "session", Between(time.Second, 10*time.Second), "ZooKeeper session timeout")
 	f.Var(settings{&o.Settings}, "set", "configuration of taskd and dispatcher: dispatcher.max_tick=50ms")
 	f.Var(settings{&o.Kafka}, "kafka", "settings of Kafka's server.properties; they replace the defaults: num.io.threads=2")
+	f.Switch(&o.Secure, "secure", "close every link by TLS and logins")
 	f.Postgres()
 }
 

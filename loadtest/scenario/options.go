@@ -89,7 +89,7 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		Command: "run", Stack: "real", Type: "mix", Rate: 1000, For: 30 * time.Second, Warmup: 5 * time.Second, Drain: 60 * time.Second,
-		Setup: harness.Setup{Real: stack.RealOptions{Taskds: 1, Dispatchers: 1, Session: 4 * time.Second}},
+		Setup: harness.Setup{Real: stack.RealOptions{Taskds: 1, Dispatchers: 1, History: "slow", Session: 4 * time.Second}},
 		Delay: workload.Delay{Min: time.Second, Max: 3 * time.Second}, SampleEvery: 10 * time.Second, FloorFor: 10 * time.Second,
 		Interval: 5 * time.Second, AckTimeout: time.Minute, ParamsBytes: 100, Retain: 0.125,
 		Listeners: 1, Workers: 64, Epsilon: check.DefaultEpsilon, ProgressEvery: 5 * time.Second,
@@ -178,6 +178,7 @@ func (o *Options) Declare(f *harness.Flags) {
 	harness.Num(f, &o.Interval, "interval", harness.UpTo(24*time.Hour), "interval of recurring tasks")
 	harness.Num(f, &o.AckTimeout, "ack-timeout", harness.UpTo(24*time.Hour), "ack_timeout of all tasks")
 	f.ParamsBytes(&o.ParamsBytes)
+	f.Choice(&o.Real.History, "history", "slow", "none", "failures", "sampled", "all")
 	f.Var(&o.Delay, "delay", "time from sending a one-shot until it is due: 2s, or a range: 1s..10s")
 	harness.Num(f, &o.AddsPerCall, "adds-per-call", harness.Between(0, 1000), "one-shots per AddTasks call; 1: AddTask; 0: the tasks of some ms per call")
 	f.Switch(&o.Keyed, "keyed", "send each one-shot in a request of its own, so that no two are sent or placed together")

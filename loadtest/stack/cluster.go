@@ -23,8 +23,8 @@ type ClusterOptions struct {
 	// distributed. The first Replicated of them have standbys. Brokers and ZooKeepers are
 	// the numbers of servers of Kafka and ZooKeeper.
 	Servers, Replicated, Brokers, ZooKeepers int
-	// LimitDisk gives the last PostgreSQL server a disk of limited size if the machine
-	// allows that.
+	// LimitDisk gives the last PostgreSQL server and the last broker a disk of limited size
+	// each if the machine allows that.
 	LimitDisk bool
 }
 
@@ -39,8 +39,9 @@ type Cluster struct {
 	// ZooKeepers are the ZooKeeper servers, named zookeeper-1 and so on.
 	ZooKeepers *testenv.ZooKeeperEnsemble
 
-	mu    sync.Mutex // guards links during the start
-	links map[string]*testenv.Proxy
+	mu         sync.Mutex // guards the fields below during the start
+	links      map[string]*testenv.Proxy
+	brokerDisk string // where the disk of the last broker is mounted, "" if it has no limit
 }
 
 // StartCluster starts a replicated stack. If it fails, it stops the parts that it has started.
@@ -125,7 +126,12 @@ func (c *Cluster) startServers(ctx context.Context, r *realStack, o ClusterOptio
 	})
 	all.Go(func() (err error) {
 		c.Brokers, err = testenv.StartKafkaCluster(ctx, filepath.Join(r.dir, "kafka"), testenv.KafkaClusterOptions{
-			Servers: o.Brokers, Settings: o.Kafka, Advertise: c.advertise(),
+			Servers: o.Brokers, Settings: o.Kafka, Advertise: c.advertise(), Prepare: func(i int, dir string) error {
+				if o.LimitDisk && i == o.Brokers-1 {
+					return c.limitBrokerDisk(dir, o.Progress)
+				}
+				return nil
+			},
 		})
 		return err
 	})

@@ -269,10 +269,11 @@ const (
 
 // buildPrograms compiles commands of this module into dir. The working directory must be inside the module.
 func buildPrograms(ctx context.Context, dir string, commands ...string) error {
-	return build(ctx, dir, nil, commands...)
+	return build(ctx, "", dir, nil, commands...)
 }
 
-func build(ctx context.Context, dir string, flags []string, commands ...string) error {
+// build compiles commands of the module in a tree, which is the working directory if it is "".
+func build(ctx context.Context, tree, dir string, flags []string, commands ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, buildLimit)
 	defer cancel()
 	args := append([]string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}, slices.Concat(buildFlags, flags)...)
@@ -280,7 +281,7 @@ func build(ctx context.Context, dir string, flags []string, commands ...string) 
 		args = append(args, modulePath+"/cmd/"+c)
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.WaitDelay = time.Second
+	cmd.Dir, cmd.WaitDelay = tree, time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %v: %w: %s", commands, err, bytes.TrimSpace(out))
 	}
@@ -312,7 +313,23 @@ func (s *Stack) OpsAddress(name string) (string, error) {
 
 // BuildPrograms compiles taskd and dispatcher into dir, with more flags of go build.
 func BuildPrograms(ctx context.Context, dir string, flags ...string) error {
-	return build(ctx, dir, flags, "taskd", "dispatcher")
+	return build(ctx, "", dir, flags, "taskd", "dispatcher")
+}
+
+// BuildCommit compiles taskd and dispatcher of a commit into dir/bin. The working directory must
+// be inside a clone that has the commit.
+func BuildCommit(ctx context.Context, dir, commit string) error {
+	limited, cancel := context.WithTimeout(ctx, buildLimit)
+	defer cancel()
+	tree := filepath.Join(dir, "tree")
+	if err := os.MkdirAll(tree, 0o755); err != nil {
+		return err
+	}
+	const copyFiles = `cd "$(git rev-parse --show-toplevel)" && git archive --end-of-options "$0" | tar -x -C "$1"`
+	if out, err := exec.CommandContext(limited, "sh", "-c", copyFiles, commit, tree).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy the files of commit %s: %w: %s", commit, err, bytes.TrimSpace(out))
+	}
+	return build(ctx, tree, filepath.Join(dir, "bin"), nil, "taskd", "dispatcher")
 }
 
 // Metrics reads the Prometheus metrics of a program of the stack. The keys of values are

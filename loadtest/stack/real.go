@@ -18,6 +18,7 @@ import (
 	"github.com/perceptor/perceptor/internal/subprocess"
 	"github.com/perceptor/perceptor/internal/tempdir"
 	"github.com/perceptor/perceptor/internal/testenv"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/task"
@@ -31,6 +32,8 @@ type RealOptions struct {
 	// databases are distributed evenly over them. The parts are named postgres, postgres-2,
 	// and so on.
 	PostgresServers int
+	// History is the level of the tenant's history in lower case; "": the default.
+	History string
 	// Session is the ZooKeeper session timeout: the time until a dispatcher that vanished
 	// loses its shards. 1 to 10 s.
 	Session time.Duration
@@ -158,6 +161,12 @@ func (r *realStack) start(ctx context.Context, startServers func(context.Context
 	r.admin = admin
 	if r.Token, err = r.CreateTenant(ctx, tenantName); err != nil {
 		return err
+	}
+	if level := perceptorv1.Tenant_History_value[strings.ToUpper(r.o.History)]; level != 0 {
+		t := &perceptorv1.Tenant{Name: tenantName, History: perceptorv1.Tenant_History(level)}
+		if err := r.UpdateTenant(ctx, t, "history"); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownAll)
 	defer cancel()

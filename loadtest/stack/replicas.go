@@ -210,8 +210,14 @@ func (r *Replicas) Restore(ctx context.Context, point string, compare func(*test
 	err = onServer(ctx, restored.DSN(), func(conn *pgx.Conn) error {
 		return pollServer(ctx, conn, "SELECT NOT pg_is_in_recovery()")
 	})
+	if err == nil {
+		err = compare(restored)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("restore %s: %w", r.name, err)
+	}
 	r.serve(restored)
-	return was, errors.Join(err, compare(restored))
+	return was, nil
 }
 
 // fell kills all servers except one, and cuts the link.

@@ -184,6 +184,9 @@ func Dev(ctx context.Context, o RealOptions) (*Stack, error) {
 }
 
 func (s *Stack) startDev(ctx context.Context, dir string, o RealOptions) error {
+	if o.Secure {
+		return errors.New("the links of taskd dev cannot be closed: use --stack real")
+	}
 	o.Progress("building and starting taskd dev")
 	if err := buildPrograms(ctx, filepath.Join(dir, "bin"), "taskd"); err != nil {
 		return err

@@ -105,14 +105,24 @@ func (s *Stack) UpdateTenant(ctx context.Context, t *perceptorv1.Tenant, fields 
 	})
 }
 
-// Topic returns the name of a tenant's Kafka topic.
-func (s *Stack) Topic(ctx context.Context, name string) (topic string, err error) {
-	err = s.asAdmin(ctx, func(ctx context.Context, api perceptorv1.AdminServiceClient) error {
-		t, err := api.GetTenant(ctx, &perceptorv1.GetTenantRequest{Name: name})
-		topic = t.GetTopic()
+// Tenant returns a tenant with its settings.
+func (s *Stack) Tenant(ctx context.Context, name string) (t *perceptorv1.Tenant, err error) {
+	err = s.asAdmin(ctx, func(ctx context.Context, api perceptorv1.AdminServiceClient) (err error) {
+		t, err = api.GetTenant(ctx, &perceptorv1.GetTenantRequest{Name: name})
 		return err
 	})
-	return topic, err
+	return t, err
+}
+
+// Topic returns the name of a tenant's Kafka topic.
+func (s *Stack) Topic(ctx context.Context, name string) (topic string, err error) {
+	t, err := s.Tenant(ctx, name)
+	return t.GetTopic(), err
+}
+
+// As calls f with a connection to the API and a context that carries a token.
+func (s *Stack) As(ctx context.Context, token string, f func(context.Context, *grpc.ClientConn) error) error {
+	return s.dial(ctx, s.Address, token, f)
 }
 
 // TenantNumber returns the number of a tenant, which determines its home database.

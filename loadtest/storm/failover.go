@@ -70,6 +70,9 @@ func (r *runner) killStandby(ctx context.Context, h *happening) error {
 // fullDisk takes all space of the disk of a server, gives it back later, and starts the
 // server again.
 func (r *runner) fullDisk(ctx context.Context, h *happening) error {
+	if kind, _ := kindOf(h.Part); kind == "kafka" {
+		return r.fullBrokerDisk(ctx, h)
+	}
 	server := r.on.Replicas(h.Part)
 	before := server.DiskErrors()
 	return r.disturbed(ctx, h, func(ctx context.Context, p part) error {
@@ -78,6 +81,16 @@ func (r *runner) fullDisk(ctx context.Context, h *happening) error {
 			h.saw("the log of %s tells %d times that the disk is full", h.Part, n)
 		}
 		return errors.Join(err, restart(ctx, p))
+	})
+}
+
+// fullBrokerDisk does the same to a broker. It returns when the broker has all replicas again.
+func (r *runner) fullBrokerDisk(ctx context.Context, h *happening) error {
+	return r.disturbed(ctx, h, func(ctx context.Context, p part) error {
+		if err := errors.Join(r.on.FillBrokerDisk(), harness.Sleep(ctx, h.Lasts), r.on.FreeBrokerDisk(), restart(ctx, p)); err != nil {
+			return err
+		}
+		return r.awaitReplicas(ctx)
 	})
 }
 

@@ -28,7 +28,9 @@ const (
 	calm      = 2 * time.Second
 	pollEvery = 250 * time.Millisecond
 
-	interval   = 2 * time.Second
+	interval = 2 * time.Second
+	// lag has the delays of faults in it, so that BLOCKING tasks end with the load.
+	lag        = time.Second
 	ackTimeout = 10 * time.Second
 	work       = 30 * time.Millisecond
 	failShare  = 0.02
@@ -81,7 +83,7 @@ func join(ctx context.Context, setup *harness.Setup, on *stack.Stack, tenant str
 		return l, err
 	}
 	l.plan = workload.Plan{
-		Kind: "load", Types: task.Types, Rate: max(rate-varietyRate, 1), Lasts: lasts, Interval: interval, AckTimeout: ackTimeout,
+		Kind: "load", Types: task.Types, Rate: max(rate-varietyRate, 1), Lasts: lasts, Interval: interval, Lag: lag, AckTimeout: ackTimeout,
 		ParamsBytes: 100, Retain: 1, Seed: setup.Seed, Delay: workload.Delay{Min: time.Second, Max: 3 * time.Second},
 	}
 	l.adder = workload.NewAdder(l.plan, l.client, l.history)
@@ -150,17 +152,23 @@ func (l *load) run(ctx context.Context, from, to time.Time, lost *told) error {
 
 // drain waits until no handler is called any more and all tasks have ended, but not longer
 // than until end. It returns what keeps the load from being done, or "".
-func (l *load) drain(ctx context.Context, end time.Time) (left string, err error) {
+func (l *load) drain(ctx context.Context, end time.Time, lost *told) (left string, err error) {
 	for seen, since := int64(-1), time.Now(); ; {
+		left = "some tasks have not ended"
 		if n := l.crew.Callbacks(); n != seen {
 			seen, since = n, time.Now()
 		}
 		if time.Since(since) >= calm {
-			living, err := workload.AnyLiving(ctx, l.client, l.plan.Kind)
+			err := l.resume(ctx, lost)
+			living := true
+			if err == nil {
+				living, err = workload.AnyLiving(ctx, l.client, l.plan.Kind)
+			}
 			if err == nil && !living {
+				left = ""
 				break
 			}
-			if left = "some tasks have not ended"; err != nil {
+			if err != nil {
 				left = err.Error()
 			}
 		}
@@ -170,10 +178,23 @@ func (l *load) drain(ctx context.Context, end time.Time) (left string, err error
 		if err := harness.Sleep(ctx, pollEvery); err != nil {
 			return "", err
 		}
-		left = ""
 	}
 	l.quiet = time.Now()
 	return left, nil
+}
+
+// resume resumes the paused tasks of which a database has lost changes: their resume may be
+// among these, and nobody else repeats it.
+func (l *load) resume(ctx context.Context, lost *told) error {
+	for t, err := range l.client.ListTasks(ctx, client.Filter{Kind: l.plan.Kind, PageSize: 1000}) {
+		if err == nil && t.Paused && lost.has(task.ID(t.ID)) {
+			_, err = l.client.ResumeTask(ctx, t.ID)
+		}
+		if err != nil && !errors.Is(err, client.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
 }
 
 // stop stops the listeners. Further calls do nothing.

@@ -88,6 +88,9 @@ func (r *runner) parts() map[string][]string {
 	if last := all["postgres"][r.Servers-1]; r.on == nil || r.on.Replicas(last).Limited() {
 		all["disk"] = []string{last}
 	}
+	if r.on == nil || r.on.BrokerDiskLimited() {
+		all["disk"] = append(all["disk"], all["kafka"][brokers-1])
+	}
 	for d := range task.Databases {
 		all["database"] = append(all["database"], fmt.Sprintf("database-%d", d))
 	}
@@ -202,7 +205,7 @@ func (r *runner) drain(ctx context.Context) error {
 	r.Say("load ended, waiting until everything is done")
 	end := time.Now().Add(r.Drain)
 	return r.each(ctx, func(l *load, ctx context.Context) error {
-		left, err := l.drain(ctx, end)
+		left, err := l.drain(ctx, end, &r.told)
 		if left != "" {
 			r.wrong(fmt.Errorf("tenant %s: %s %v after the load", l.tenant, left, r.Drain))
 		}

@@ -19,10 +19,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/tempdir"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
@@ -36,8 +38,9 @@ type Options struct {
 	For, Drain time.Duration
 	// Faults are the names of the allowed faults. Empty: all.
 	Faults []string
-	// Other is the folder of programs of another version, or empty.
-	Other string
+	// Other is the folder of programs of another version, or empty. OldCommit is the commit of
+	// which they are built, or empty.
+	Other, OldCommit string
 	// Plant is the falsification of the observations, or empty.
 	Plant string
 	// Tenants is the number of tenants.
@@ -81,6 +84,8 @@ func (o *Options) Declare(f *harness.Flags) {
 	f.StringSliceVar(&o.Faults, "faults", o.Faults, "names of faults, or their first words such as kill, that may happen (default: all)")
 	f.StringVar(&o.Plant, "plant", o.Plant, "falsify the observations, which the check must find: "+strings.Join(plantNames(), ", "))
 	f.StringVar(&o.Other, "other-programs", o.Other, "folder with the programs taskd and dispatcher of another version: parts change to them and back")
+	f.StringVar(&o.OldCommit, "old-commit", o.OldCommit, "commit of which these programs are built, in place of --other-programs")
+	f.Require(o.Other == "" || o.OldCommit == "", "--old-commit and --other-programs exclude each other")
 	harness.Num(f, &o.Rate, "rate", harness.Between(10.0, 300), "full cycles per second, all tenants together")
 	harness.Num(f, &o.Drain, "drain", harness.UpTo(time.Hour), "longest wait after the load until everything is done")
 	harness.Num(f, &o.Tenants, "tenants", harness.Between(1, 16), "tenants; the second has a dispatch rate, the third a concurrency cap")
@@ -96,6 +101,18 @@ func (o *Options) Declare(f *harness.Flags) {
 // Measure implements [harness.Experiment].
 func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	header := harness.NewHeader("storm", o.Seed, nil)
+	if o.OldCommit != "" {
+		dir, err := tempdir.New("perceptor-old-", o.Real.Keep)
+		if err != nil {
+			return nil, err
+		}
+		defer dir.Close(ctx) //nolint:errcheck // the next run removes it
+		o.Say("building the programs of %s", o.OldCommit)
+		if err := stack.BuildCommit(ctx, dir.Path, o.OldCommit); err != nil {
+			return nil, err
+		}
+		o.Other = filepath.Join(dir.Path, "bin")
+	}
 	on, err := stack.StartCluster(ctx, stack.ClusterOptions{
 		RealOptions: o.Real, Servers: o.Servers, Replicated: replicated, LimitDisk: true, Brokers: brokers, ZooKeepers: zookeepers,
 	})

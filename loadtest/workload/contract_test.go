@@ -62,6 +62,14 @@ func TestTheCheckerKnowsTheTermsThatAreSent(t *testing.T) {
 	}
 }
 
+// The key of a task that has ended passes to a new task, which the checker does not know.
+func TestNoUpsertIsSentToATaskThatMayHaveEnded(t *testing.T) {
+	c := contract()
+	it := c.item(1, 0)
+	it.add.End = task.At(time.Now().Add(endMargin / 2))
+	c.upsert(t.Context(), nil, &it, it.complete(), 1) // without a client, a call would panic
+}
+
 func TestMarksAreReadFromParams(t *testing.T) {
 	for text, want := range map[string]int64{"7": 7, "x": -1} {
 		if got := markOf(map[string]string{markParam: text}); got != want {

@@ -10,6 +10,7 @@
 package workload
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -30,8 +31,6 @@ const (
 
 	retention = time.Hour
 
-	// blockingLag is the time that a BLOCKING task needs from one run to the next in
-	// addition to its interval: to be claimed, published, called and reported.
 	blockingLag = 200 * time.Millisecond
 )
 
@@ -47,6 +46,10 @@ type Plan struct {
 	Lasts time.Duration
 	// Interval is the interval of recurring tasks.
 	Interval time.Duration
+	// Lag is the time that a BLOCKING task needs from one run to the next in addition to its
+	// interval: to be claimed, published, called and reported. 0 means 200 ms. If it is set,
+	// tasks with a max_count have an end_time, too, so that none goes on after the load.
+	Lag time.Duration
 	// AckTimeout is the ack_timeout of all tasks.
 	AckTimeout time.Duration
 	// ParamsBytes is the size of the params of a task.
@@ -114,14 +117,19 @@ func (p *Plan) Population() int {
 
 // populationOf returns the number of tasks of a recurring type that make its rate.
 func (p *Plan) populationOf(t task.Type) int {
-	rate, every := p.rateOf(t), p.Interval
+	rate := p.rateOf(t)
 	if rate == 0 {
 		return 0
 	}
+	return max(1, int(math.Round(rate*p.paceOf(t).Seconds())))
+}
+
+// paceOf returns the expected time from one run of a recurring task to the next.
+func (p *Plan) paceOf(t task.Type) time.Duration {
 	if t == task.Blocking {
-		every += blockingLag
+		return p.Interval + cmp.Or(p.Lag, blockingLag)
 	}
-	return max(1, int(math.Round(rate*every.Seconds())))
+	return p.Interval
 }
 
 // Pad returns the param that fills the params of every task up to ParamsBytes.
@@ -158,8 +166,9 @@ func (p *Plan) recurring(number int64, pad string, t task.Type, i, n int, from t
 	a := check.Add{Number: number, Type: t, End: task.Never, Interval: p.Interval}
 	a.Begin = task.At(from.Add(p.Interval * time.Duration(i) / time.Duration(n)))
 	if i%2 == 0 {
-		a.MaxCount = int64(math.Ceil(p.Lasts.Seconds() / p.Interval.Seconds()))
-	} else {
+		a.MaxCount = int64(math.Ceil(p.Lasts.Seconds() / p.paceOf(t).Seconds()))
+	}
+	if i%2 != 0 || p.Lag > 0 {
 		a.End = a.Begin.Add(p.Lasts)
 	}
 	return p.item(a, pad)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,7 +31,7 @@ var varieties = append([]variety{
 }, edited...)
 
 var (
-	expressions = []string{"* * * * * *", "*/2 * * * * *", "1-59/3 * * * * *", "0,10,15,20,35,50 * * * * *", "*/5 */1 * * * *"}
+	expressions = []string{"* * * * * *", "*/2 * * * * *", "1-59/3 * * * * *", "0,10,15,20,28,35,44,50 * * * * *", "*/5 */1 * * * *"}
 	zones       = []string{"UTC", "Asia/Kathmandu", "America/Lima", "Europe/Berlin", "Australia/Eucla"}
 	policies    = []check.Terms{
 		{}, {Misfire: task.FireOnce}, {Misfire: task.FireAll, Limit: 1000}, {Misfire: task.Skip, Grace: 1500 * time.Millisecond},
@@ -274,12 +275,19 @@ func liveUpserted(ctx context.Context, c *Contract, random *rand.Rand, it *item)
 	}
 }
 
+// endMargin is the time from the last answer of an upsert to the end of its task. The key of a
+// task that has ended passes to a new task (T16.4), and it ends with its last run.
+const endMargin = 2 * time.Second
+
 func (c *Contract) upsert(ctx context.Context, caller *client.Client, it *item, t client.Task, mark int64) {
+	last := t.End.Add(-endMargin)
+	ctx, cancel := context.WithDeadline(ctx, last)
+	defer cancel()
 	c.change(ctx, check.Op{ID: it.add.ID, Change: check.Edit, Mark: mark}, func(ctx context.Context, op *check.Op) error {
-		id, err := caller.AddTask(ctx, t, client.WithUpsert())
-		if errors.Is(err, client.ErrInvalidArgument) && time.Now().After(t.End) {
-			return errEnded // the task ended during an outage
+		if !time.Now().Before(last) {
+			return errEnded
 		}
+		id, err := caller.AddTask(ctx, t, client.WithUpsert())
 		if err != nil {
 			return err
 		}
@@ -310,9 +318,20 @@ func (c *Contract) edit(ctx context.Context, caller *client.Client, it *item, ve
 		if err == nil {
 			op.Version, after = int32(info.Version), int32(info.Version)
 		}
+		if endsBefore(err) {
+			return errEnded
+		}
 		return err
 	})
 	return after
+}
+
+// endsBefore reports whether an edit was refused because its task would have no instant any
+// more before its end. An edit that waited for the end of a fault may come that late.
+func endsBefore(err error) bool {
+	var refused *client.Error
+	return errors.As(err, &refused) && errors.Is(err, client.ErrInvalidArgument) &&
+		slices.ContainsFunc(refused.Fields, func(f client.FieldError) bool { return f.Field == "end_time" })
 }
 
 // version returns the task's version, or 0 if the task does not exist.

@@ -47,6 +47,17 @@ func TestRecurringTasksMakeTheirShareOfTheRate(t *testing.T) {
 	}
 }
 
+func TestNoTaskGoesOnAfterALoadWithFaults(t *testing.T) {
+	p := plan()
+	p.Lag = time.Second
+	from := time.UnixMilli(1_800_000_000_000)
+	for i, typ := range []task.Type{task.Blocking, task.Blocking, task.NonBlocking, task.NonBlocking} {
+		if a := p.recurring(1, p.Pad(), typ, i, 4, from).add; a.End > a.Begin.Add(p.Lasts) {
+			t.Errorf("task %d of type %v ends at %v, want %v after %v", i, typ, a.End, p.Lasts, a.Begin)
+		}
+	}
+}
+
 func TestOneShotsAreDueAfterTheDelay(t *testing.T) {
 	p := plan()
 	now := time.UnixMilli(1_800_000_000_000)

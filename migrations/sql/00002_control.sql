@@ -10,11 +10,11 @@ CREATE TABLE tenant (
   default_retention_ms int8 NOT NULL,
   dead_retention_ms int8,             -- of dead runs; NULL: the default of the installation
   created_at        int8 NOT NULL,
-  history           int2 NOT NULL,    -- 1 failures, 2 all, 3 none
+  history           int2 NOT NULL,    -- task.HistoryLevel; rates has its bounds
   rates             jsonb NOT NULL DEFAULT '{}',  -- task.Rates; a missing limit means no limit
-  keys              jsonb NOT NULL DEFAULT '[]',  -- control.Key, by id; the secrets are not encrypted
+  keys              jsonb NOT NULL DEFAULT '[]',  -- control.Key, by id; the secrets are not encrypted; a start of 2^63-1: reserved
   version           int8 NOT NULL,    -- of the settings; the highest version wins
-  CONSTRAINT tenant_history CHECK (history IN (1, 2, 3)),
+  CONSTRAINT tenant_history CHECK (history BETWEEN 1 AND 5),
   CONSTRAINT tenant_pkey PRIMARY KEY (id),
   CONSTRAINT tenant_uid_key UNIQUE (uid),
   CONSTRAINT tenant_name_key UNIQUE (name),
@@ -142,5 +142,13 @@ CREATE TABLE audit_event (
 );
 CREATE INDEX audit_event_at ON audit_event (at, id);
 
+-- The number of events of each tenant in this database. A transaction that adds or deletes
+-- events changes it.
+CREATE TABLE audit_count (
+  tenant_id int4 NOT NULL,
+  events    int8 NOT NULL,
+  CONSTRAINT audit_count_pkey PRIMARY KEY (tenant_id)
+) WITH (fillfactor = 50);
+
 -- +goose Down
-DROP TABLE audit_event, capped_run, cap_fence, cap_lease, taskd, token_bucket, settings, token_use, token, deleted_tenant, tenant;
+DROP TABLE audit_count, audit_event, capped_run, cap_fence, cap_lease, taskd, token_bucket, settings, token_use, token, deleted_tenant, tenant;

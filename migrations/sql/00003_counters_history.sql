@@ -36,17 +36,17 @@ CREATE TABLE counter (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- Events of runs. The table is append-only. It has one partition for each day, which is
--- made ahead. It has at most eight columns, so that NULLs do not make the header of a row
--- longer.
+-- made ahead.
 CREATE TABLE run_event (
   at           int8 NOT NULL,
   id           int8 NOT NULL,         -- of the task
   seq          int8 NOT NULL,
-  scheduled_at int8,                  -- NULL: the event of the claim has it
+  scheduled_at int8,                  -- NULL: not known
   tenant_id    int4 NOT NULL,
   attempt      int4 NOT NULL,
   event        int2 NOT NULL,
-  detail       text,
+  detail       text NOT NULL DEFAULT '',
+  timeline     bytea NOT NULL DEFAULT '',  -- sealed stages of the attempt (task.Timeline); '': not known
   CONSTRAINT run_event_event CHECK (event BETWEEN 1 AND 8)
 ) PARTITION BY RANGE (at);
 CREATE INDEX run_event_task ON run_event (id, at);
@@ -95,6 +95,27 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- Figures of the last hour: what one process has counted of one tenant in 10 s (package
+-- figures). All rows of an interval are in one database, the next one if that does not answer.
+CREATE TABLE figure (
+  tenant_id int4 NOT NULL,            -- 0: the sum of all tenants; -1: the process describes itself
+  at        int8 NOT NULL,            -- begin of the interval, by the clock of the process
+  process   int8 NOT NULL,            -- random
+  data      bytea NOT NULL,
+  CONSTRAINT figure_pkey PRIMARY KEY (tenant_id, at, process)
+) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
+CREATE INDEX figure_at ON figure (at);
+
+-- The load calendar of the tasks of this database (package forecast), as the chores have counted
+-- it.
+CREATE TABLE forecast (
+  part       int2 NOT NULL,           -- -1: all tenants together; else the tenants whose number mod 64 it is
+  counted_at int8 NOT NULL,
+  data       bytea NOT NULL,
+  CONSTRAINT forecast_pkey PRIMARY KEY (part)
+) WITH (fillfactor = 50);
+
 -- +goose Down
+DROP TABLE forecast, figure;
 DROP FUNCTION run_event_drop_before, run_event_make_day;
 DROP TABLE run_event, counter, counter_delta;

@@ -2,14 +2,17 @@ package audit
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/audit/sql"
 	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
@@ -114,9 +117,25 @@ func TestAnEventGoesElsewhereWhenItsDatabaseDoesNotAnswer(t *testing.T) {
 	}
 }
 
+// counts returns the counts of database 0.
+func (s *Store) counts(t *testing.T, c *store.Cluster) map[int32]int64 {
+	t.Helper()
+	rows, err := c.Pool(0).Query(t.Context(), "SELECT tenant_id, events FROM audit_count")
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[int32]int64{}
+	var tenant int32
+	var n int64
+	if _, err := pgx.ForEachRow(rows, []any{&tenant, &n}, func() error { counts[tenant] = n; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return counts
+}
+
 func TestOldEventsAndThoseOfGreedyTenantsArePurged(t *testing.T) {
 	t.Parallel()
-	s, _ := store1(t)
+	s, c := store1(t)
 	now := task.At(time.Now())
 	var events []task.AuditEvent
 	for i := range 30 {
@@ -124,9 +143,13 @@ func TestOldEventsAndThoseOfGreedyTenantsArePurged(t *testing.T) {
 	}
 	events = append(events, event(48, now, 1), event(64, now-1000, 2))
 	s.mustAppend(t, events...)
+	s.mustAppend(t, events...) // counts nothing again
 	// All of these tenants have their home in database 0.
 	if n, more, err := s.purge(t.Context(), 0, now-10, 25); err != nil || more || n != 19+1+5 {
 		t.Errorf("purged %d, %v, %v", n, more, err)
+	}
+	if n := s.counts(t, c); cmp.Diff(map[int32]int64{16: 25, 32: 11, 48: 1}, n) != "" {
+		t.Errorf("the counts are %v", n)
 	}
 	for tenant, want := range map[int32]int{16: 25, 32: 11, 48: 1, 64: 0} {
 		if page := s.mustList(t, task.AuditQuery{Tenant: tenant, Limit: 100}); len(page.Events) != want {
@@ -136,6 +159,41 @@ func TestOldEventsAndThoseOfGreedyTenantsArePurged(t *testing.T) {
 	newest := s.mustList(t, task.AuditQuery{Tenant: 16, Limit: 100}).Events
 	if newest[0].At != now+29 || newest[24].At != now+5 {
 		t.Error("the trim has not kept the newest events")
+	}
+}
+
+// TestATrimReadsNoMoreEventsThanItDeletes counts the rows and index entries that the statement
+// reads beside many that stay, of the greedy tenant and of another one.
+func TestATrimReadsNoMoreEventsThanItDeletes(t *testing.T) {
+	t.Parallel()
+	s, c := store1(t)
+	const kept, excess = 1500, 10
+	var events []task.AuditEvent
+	for i := range kept + excess {
+		events = append(events, event(16, task.Instant(i), int64(i+1)))
+	}
+	for i := range kept {
+		events = append(events, event(32, task.Instant(i), int64(i+1)))
+	}
+	for batch := range slices.Chunk(events, 250) { // each within the second of an append
+		s.mustAppend(t, batch...)
+	}
+	for _, want := range []int{excess, 0} {
+		err := pgx.BeginFunc(t.Context(), c.Pool(0), func(tx pgx.Tx) error {
+			var gone, read int
+			if err := sql.AuditTrim.QueryRow(t.Context(), tx, kept, purgeAtOnce).Scan(&gone); err != nil {
+				return err
+			}
+			err := tx.QueryRow(t.Context(), `SELECT sum(pg_stat_get_xact_tuples_returned(r) + pg_stat_get_xact_tuples_fetched(r))
+				FROM unnest(ARRAY['audit_event', 'audit_event_pkey', 'audit_event_at']::regclass[]) r`).Scan(&read)
+			if gone != want || read > 10*excess {
+				t.Errorf("the trim has deleted %d events, want %d, and read %d rows and index entries", gone, want, read)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

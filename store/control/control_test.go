@@ -418,7 +418,7 @@ func TestADatabaseThatWasAwayIsAskedLast(t *testing.T) {
 func TestSettingsOfATenantChangeEverywhere(t *testing.T) {
 	s, cluster := setup(t)
 	made := tenant(t, s, "a")
-	if made.History != task.HistoryFailures || made.Version != 1 {
+	if made.History != task.HistorySlow || made.Version != 1 {
 		t.Fatalf("made %+v", made)
 	}
 	_, secret := token(t, s, Token{Scopes: TenantScope, Tenant: "a"})
@@ -433,9 +433,13 @@ func TestSettingsOfATenantChangeEverywhere(t *testing.T) {
 	if who, err := s.Authenticate(t.Context(), secret); err != nil || !reflect.DeepEqual(who.Tenant, got) {
 		t.Errorf("authenticated %+v, %v; want %+v", who.Tenant, err, got)
 	}
-	levels, err := s.HistoryLevels(t.Context())
-	if err != nil || len(levels) != 1 || levels[made.ID] != all {
-		t.Errorf("levels = %v, %v", levels, err)
+	bound, sample := int64(1500), int32(7)
+	if _, err = s.UpdateTenant(t.Context(), "a", TenantChange{Rates: task.RatesChange{HistorySlowMs: &bound, HistorySample: &sample}}); err != nil {
+		t.Fatal(err)
+	}
+	policies, err := s.HistoryPolicies(t.Context())
+	if want := (task.HistoryPolicy{Level: all, SlowAfter: 1500 * time.Millisecond, Sample: 7}); err != nil || len(policies) != 1 || policies[made.ID] != want {
+		t.Errorf("policies = %v, %v", policies, err)
 	}
 	_, err = s.UpdateTenant(t.Context(), "b", TenantChange{History: &all})
 	wantCode(t, err, task.NotFound)

@@ -22,6 +22,7 @@ type Key struct {
 	// Secret is 32 random bytes.
 	Secret []byte `json:"secret"`
 	// Start is when dispatchers begin to sign with the key. Listeners know it before.
+	// [task.Never]: the key is reserved. Its login may not exist yet, so nobody gets it.
 	Start task.Instant `json:"start"`
 	// End is when the key becomes invalid. 0: not yet decided.
 	End task.Instant `json:"end,omitempty"`
@@ -45,16 +46,26 @@ func newKey(id int32) Key {
 // Ended reports whether the key is invalid at an instant.
 func (k *Key) Ended(now task.Instant) bool { return k.End != 0 && k.End <= now }
 
+// Reserved reports whether the rotation that made the key has not ended yet.
+func (k *Key) Reserved() bool { return k.Start == task.Never }
+
 // RotateKey gives a tenant a new key and returns the tenant. Its other keys end after overlap,
 // or before. The new key starts [KeyLead] from now, or after half of the overlap if that is
 // sooner. Errors: [task.NotFound]; [task.FailedPrecondition] while [MaxKeys] are valid; those of
 // the provisioner; [task.Unavailable] as for [Store.CreateTenant].
+//
+// The secret is stored first, as a reserved key. Then the provisioner makes its login, and then
+// the key starts. So calls at the same time, and one that follows a call which was cut short, use
+// one secret: whichever of them sets the login's password last, it is the stored one.
+// Together they make one key, and the shortest of their overlaps counts.
 func (s *Store) RotateKey(ctx context.Context, name string, overlap time.Duration) (Tenant, error) {
-	t, err := s.Tenant(ctx, name)
+	t, err := s.changeKeys(ctx, name, func(keys []Key, now task.Instant) ([]Key, error) {
+		return reserveKey(keys, now, overlap)
+	})
 	if err != nil {
 		return Tenant{}, err
 	}
-	added := newKey(nextKey(t.Keys))
+	added := t.Keys[len(t.Keys)-1]
 	if s.provisioner != nil { // the login of the key must exist before a listener gets the key
 		next := t
 		next.Keys = []Key{added}
@@ -62,25 +73,52 @@ func (s *Store) RotateKey(ctx context.Context, name string, overlap time.Duratio
 			return Tenant{}, err
 		}
 	}
-	return s.changeKeys(ctx, name, func(keys []Key, now task.Instant) ([]Key, error) {
-		if added.ID != nextKey(keys) {
-			return nil, away(nil, "another call has changed the keys of the tenant")
-		}
-		added.Start = now.Add(min(KeyLead, overlap/2))
-		end, valid := max(1, now.Add(overlap)), 0
-		for i := range keys {
-			if keys[i].End == 0 || end < keys[i].End {
-				keys[i].End = end
-			}
-			if !keys[i].Ended(now) {
-				valid++
-			}
-		}
-		if valid >= MaxKeys {
-			return nil, task.Errorf(task.ReasonTooManyKeys, "the tenant has %d keys; the next can be made when one has ended", valid)
-		}
-		return append(keys, added), nil
+	t, err = s.changeKeys(ctx, name, func(keys []Key, now task.Instant) ([]Key, error) {
+		return startKey(keys, added.ID, now, overlap)
 	})
+	if err != nil {
+		return Tenant{}, err
+	}
+	return t, s.copyKeys(ctx, t)
+}
+
+// reserveKey returns the keys with a reserved one at the end.
+func reserveKey(keys []Key, now task.Instant, overlap time.Duration) ([]Key, error) {
+	if n := len(keys); n > 0 && keys[n-1].Reserved() {
+		return keys, nil
+	}
+	if valid := endKeys(slices.Clone(keys), now, overlap); valid >= MaxKeys {
+		return nil, task.Errorf(task.ReasonTooManyKeys, "the tenant has %d keys; the next can be made when one has ended", valid)
+	}
+	added := newKey(nextKey(keys))
+	added.Start = task.Never
+	return append(keys, added), nil
+}
+
+// startKey returns the keys after the reserved one with an id has started, and the others end. If
+// another call was faster, the key starts and the others end at the earlier instant.
+func startKey(keys []Key, id int32, now task.Instant, overlap time.Duration) ([]Key, error) {
+	i := slices.IndexFunc(keys, func(k Key) bool { return k.ID == id })
+	if i < 0 {
+		return nil, away(nil, "another call has changed the keys of the tenant")
+	}
+	keys[i].Start = min(keys[i].Start, now.Add(min(KeyLead, overlap/2)))
+	endKeys(keys[:i], now, overlap)
+	return keys, nil
+}
+
+// endKeys makes keys end after overlap, or before, and returns how many are valid until then.
+func endKeys(keys []Key, now task.Instant, overlap time.Duration) (valid int) {
+	end := max(1, now.Add(overlap))
+	for i := range keys {
+		if keys[i].End == 0 || end < keys[i].End {
+			keys[i].End = end
+		}
+		if !keys[i].Ended(now) {
+			valid++
+		}
+	}
+	return valid
 }
 
 func nextKey(keys []Key) int32 {
@@ -90,8 +128,8 @@ func nextKey(keys []Key) int32 {
 	return keys[len(keys)-1].ID + 1
 }
 
-// changeKeys replaces the keys of a tenant by what change returns, which gets the time of
-// database 0.
+// changeKeys replaces the keys of a tenant in database 0 by what change returns, which gets the
+// time of that database.
 func (s *Store) changeKeys(ctx context.Context, name string, change func([]Key, task.Instant) ([]Key, error)) (t Tenant, err error) {
 	known := s.copiesOf(ctx, name)
 	err = s.decide(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -118,10 +156,12 @@ func (s *Store) changeKeys(ctx context.Context, name string, change func([]Key, 
 		t, err = pgx.CollectExactlyOneRow(rows, scanTenant)
 		return err
 	})
-	if err != nil {
-		return Tenant{}, err
-	}
-	return t, s.copyOut(ctx, "the keys of the tenant are changed", func(ctx context.Context, d int, tx pgx.Tx) error {
+	return t, err
+}
+
+// copyKeys copies a tenant with changed keys to the other databases.
+func (s *Store) copyKeys(ctx context.Context, t Tenant) error {
+	return s.copyOut(ctx, "the keys of the tenant are changed", func(ctx context.Context, d int, tx pgx.Tx) error {
 		return putTenants(ctx, d, tx, []Tenant{t})
 	})
 }
@@ -159,10 +199,13 @@ func (s *Store) dropKey(ctx context.Context, tenant string, id int32) error {
 			}
 		}
 	}
-	_, err := s.changeKeys(ctx, tenant, func(keys []Key, _ task.Instant) ([]Key, error) {
+	t, err := s.changeKeys(ctx, tenant, func(keys []Key, _ task.Instant) ([]Key, error) {
 		return slices.DeleteFunc(keys, is), nil
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return s.copyKeys(ctx, t)
 }
 
 // TenantVersions returns the versions of the settings of those tenants that exist.

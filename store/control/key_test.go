@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -17,6 +19,10 @@ type premises struct {
 	mu     sync.Mutex
 	exists map[string]bool
 	fail   error
+	// meet, if not nil, is called in each Provision.
+	meet func()
+	// secrets are those of all keys that were provisioned, in order.
+	secrets [][]byte
 }
 
 func (p *premises) each(t Tenant, f func(name string)) error {
@@ -32,6 +38,14 @@ func (p *premises) each(t Tenant, f func(name string)) error {
 }
 
 func (p *premises) Provision(_ context.Context, t Tenant) error {
+	if p.meet != nil {
+		p.meet()
+	}
+	p.mu.Lock()
+	for _, k := range t.Keys {
+		p.secrets = append(p.secrets, k.Secret)
+	}
+	p.mu.Unlock()
 	return p.each(t, func(name string) { p.exists[name] = true })
 }
 
@@ -152,4 +166,63 @@ func TestTheKeysOfATenantAreBounded(t *testing.T) {
 	}
 	_, err = s.RotateKey(t.Context(), "nobody", time.Hour)
 	wantCode(t, err, task.NotFound)
+}
+
+// TestRotationsAtTheSameTimeMakeOneKeyAndSetItsPassword lets two calls set the password of the
+// login before one of them stores its result.
+func TestRotationsAtTheSameTimeMakeOneKeyAndSetItsPassword(t *testing.T) {
+	t.Parallel()
+	s, _ := setup(t)
+	p := &premises{exists: map[string]bool{}}
+	s.SetProvisioner(p)
+	tenant(t, s, "acme")
+	var both sync.WaitGroup
+	both.Add(2)
+	p.secrets, p.meet = nil, func() { both.Done(); both.Wait() }
+	var calls errgroup.Group
+	for _, overlap := range []time.Duration{24 * time.Hour, 0} {
+		calls.Go(func() error {
+			_, err := s.RotateKey(t.Context(), "acme", overlap)
+			return err
+		})
+	}
+	if err := calls.Wait(); err != nil {
+		t.Error(err)
+	}
+	got, err := s.Tenant(t.Context(), "acme")
+	if err != nil || len(got.Keys) != 2 || got.Keys[1].Reserved() {
+		t.Fatalf("keys = %+v, %v, want a second one that has started", got.Keys, err)
+	}
+	for _, secret := range p.secrets {
+		if !slices.Equal(secret, got.Keys[1].Secret) {
+			t.Error("a call has set a password that is not of the stored key")
+		}
+	}
+	if now := task.At(time.Now()); !got.Keys[0].Ended(now.Add(time.Second)) {
+		t.Errorf("the first key ends at %s; the overlap of 0 does not count", got.Keys[0].End)
+	}
+	p.want(t, "1 acme 1", "1 acme 2")
+}
+
+func TestARotationThatWasCutShortIsContinuedByTheNext(t *testing.T) {
+	t.Parallel()
+	s, _ := setup(t)
+	p := &premises{exists: map[string]bool{}}
+	s.SetProvisioner(p)
+	tenant(t, s, "acme")
+	p.fail = errors.New("Kafka does not answer")
+	for range 2 {
+		if _, err := s.RotateKey(t.Context(), "acme", 0); !errors.Is(err, p.fail) {
+			t.Fatalf("got %v, want %v", err, p.fail)
+		}
+	}
+	reserved, err := s.Tenant(t.Context(), "acme")
+	if err != nil || len(reserved.Keys) != 2 || !reserved.Keys[1].Reserved() || reserved.Keys[0].End != 0 {
+		t.Fatalf("keys = %+v, %v, want a reserved one beside the valid one", reserved.Keys, err)
+	}
+	p.fail = nil
+	got, err := s.RotateKey(t.Context(), "acme", 0)
+	if err != nil || len(got.Keys) != 2 || got.Keys[1].Reserved() || !slices.Equal(got.Keys[1].Secret, reserved.Keys[1].Secret) {
+		t.Errorf("keys = %+v, %v, want the reserved one to have started", got.Keys, err)
+	}
 }

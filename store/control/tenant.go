@@ -22,7 +22,7 @@ import (
 // two apart).
 func (s *Store) CreateTenant(ctx context.Context, t Tenant) (Tenant, error) {
 	if t.History == 0 {
-		t.History = task.HistoryFailures
+		t.History = task.HistorySlow
 	}
 	t.Keys = []Key{newKey(1)}
 	known := s.copiesOf(ctx, t.Name)
@@ -155,18 +155,22 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 	})
 }
 
-// HistoryLevels returns the levels of the tenants that do not have the default level.
-func (s *Store) HistoryLevels(ctx context.Context) (map[int32]task.HistoryLevel, error) {
-	return read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (map[int32]task.HistoryLevel, error) {
-		rows, err := sql.HistoryLevels.Query(ctx, pool, int16(task.HistoryFailures))
+// HistoryPolicies returns the policies of the tenants that do not have the default.
+func (s *Store) HistoryPolicies(ctx context.Context) (map[int32]task.HistoryPolicy, error) {
+	return read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (map[int32]task.HistoryPolicy, error) {
+		rows, err := sql.HistoryPolicies.Query(ctx, pool, int16(task.HistorySlow))
 		if err != nil {
 			return nil, err
 		}
-		levels := map[int32]task.HistoryLevel{}
-		var id int32
+		policies := map[int32]task.HistoryPolicy{}
+		var id, sample int32
 		var level int16
-		_, err = pgx.ForEachRow(rows, []any{&id, &level}, func() error { levels[id] = task.HistoryLevel(level); return nil })
-		return levels, err
+		var slow int64
+		_, err = pgx.ForEachRow(rows, []any{&id, &level, &slow, &sample}, func() error {
+			policies[id] = task.HistoryPolicy{Level: task.HistoryLevel(level), SlowAfter: time.Duration(slow) * time.Millisecond, Sample: sample}
+			return nil
+		})
+		return policies, err
 	})
 }
 

@@ -26,6 +26,10 @@ type adding struct {
 	first  task.ID
 	result task.AddResult
 	keyed  *keyed // set for a task with an idempotency_key; nil if the key is a request_id
+	// repeated is set if the key was known: then nothing was stored, and the caller looks up the
+	// first answer. The group does not, because its other calls would wait, and would be
+	// stored again if the look-up failed.
+	repeated bool
 }
 
 // Add stores the specs of one request in one shard, under consecutive ids. The shard is
@@ -50,9 +54,16 @@ func (s *Store) Add(ctx context.Context, req task.AddRequest) (task.AddResult, e
 	return a.result, nil
 }
 
-// addOne stores a request in a group with others, or a large one beside the groups, so that
-// these do not wait for it.
+// addOne stores a request, or finds the first answer to a repeated one. A request is stored in a
+// group with others, or a large one beside the groups, so that these do not wait for it.
 func (s *Store) addOne(ctx context.Context, a *adding) error {
+	if err := s.store(ctx, a); err != nil || !a.repeated {
+		return err
+	}
+	return s.lookUp(ctx, a)
+}
+
+func (s *Store) store(ctx context.Context, a *adding) error {
 	db := s.dbs[a.shard.Database()]
 	if a.bytes() > largeAdd {
 		if err := s.large.Wait(ctx, a.req.Tenant, 1); err != nil {
@@ -135,14 +146,12 @@ func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error
 	if err != nil {
 		return err
 	}
-	var known []*adding
 	due := task.Never
 	err = db.store.db.InTx(ctx, db.d, "add", func(tx pgx.Tx) error {
 		now, fresh, err := db.insertKeys(ctx, tx, group, drawn)
 		if err != nil {
 			return err
 		}
-		known = known[:0]
 		rows, moved := &newTasks{farFrom: db.store.FarFrom(now), near: kernel.NewInserts()}, counters.Tally{}
 		b := &pgx.Batch{}
 		for _, a := range group {
@@ -151,8 +160,7 @@ func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error
 					return err
 				}
 			}
-			if a.key != "" && !fresh[a.first] {
-				known = append(known, a)
+			if a.repeated = a.key != "" && !fresh[a.first]; a.repeated {
 				continue
 			}
 			refused := db.settle(a, now, rows, &moved)
@@ -178,11 +186,6 @@ func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error
 		return err
 	}
 	db.store.db.TellDue(db.d, due)
-	for _, a := range known {
-		if err := db.replay(ctx, a); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 

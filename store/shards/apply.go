@@ -25,19 +25,24 @@ type entry struct {
 	attempt task.Attempt
 	apply   func(k *task.Machine, now task.Instant) task.Reply
 	// event is the history event of the run if the entry is accepted; 0 means no event.
-	event  task.Event
-	detail string
+	event    task.Event
+	detail   string
+	timeline *task.Timeline
 }
 
 // applyTo takes the step, and records its effects in the effects.
 func (e *entry) applyTo(k *task.Machine, now task.Instant, l *transition.Effects) task.Reply {
-	if e.event == 0 || !l.Wants(e.tenant, e.event) {
+	if e.event == 0 || e.event != task.EventSucceeded && !l.Wants(e.tenant, e.event) {
 		return e.apply(k, now)
 	}
 	scheduled := k.ScheduledAt(e.attempt.Seq)
 	reply := e.apply(k, now)
-	if reply.Code == task.Accepted {
-		l.Note(e.tenant, e.attempt, e.event, scheduled, e.detail)
+	switch {
+	case reply.Code != task.Accepted:
+	case e.event == task.EventSucceeded:
+		l.Succeeded(e.tenant, e.attempt, e.timeline, now)
+	default:
+		l.Note(e.tenant, e.attempt, e.event, scheduled, e.detail, e.timeline)
 	}
 	return reply
 }

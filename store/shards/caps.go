@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -52,10 +53,14 @@ func (s *Store) AcquireCapLease(ctx context.Context, of task.TenantKind, limit i
 			whole := task.CapPart(limit, d)
 			part = &whole
 		}
-		lease.Open[d], err = s.countCapped(ctx, d, of, func(tx pgx.Tx) error {
-			return sql.CapFence.QueryRow(ctx, tx, of.Tenant, of.Kind, lease.Epoch, part, limit).Scan(&lease.Parts[d])
+		return s.db.InTx(ctx, d, "count a kind", func(tx pgx.Tx) error {
+			err := sql.CapFence.QueryRow(ctx, tx, of.Tenant, of.Kind, lease.Epoch, part, limit).Scan(&lease.Parts[d])
+			if err != nil {
+				return overIfNone(err)
+			}
+			lease.Open[d], err = forgetAndCount(ctx, tx, of)
+			return err
 		})
-		return err
 	})
 	return lease, err
 }
@@ -91,26 +96,6 @@ func (s *Store) LendCapPart(ctx context.Context, of task.TenantKind, from, to in
 	return n, err
 }
 
-var (
-	errCapLeaseOver = errors.New("the cap lease of a kind is over")
-	errCapReached   = errors.New("more runs of a kind are open than its claim was planned with")
-)
-
-// countCapped counts the open runs of a kind in one database, after it has locked the fence.
-func (s *Store) countCapped(ctx context.Context, d int, of task.TenantKind, lock func(pgx.Tx) error) (n int, err error) {
-	err = s.db.InTx(ctx, d, "count a kind", func(tx pgx.Tx) error {
-		if err := lock(tx); err != nil {
-			if errors.Is(err, pgx.ErrNoRows) {
-				return errCapLeaseOver
-			}
-			return err
-		}
-		n, err = forgetAndCount(ctx, tx, of)
-		return err
-	})
-	return n, err
-}
-
 // forgetAndCount counts the open runs of a kind, and deletes the records of the others.
 func forgetAndCount(ctx context.Context, tx pgx.Tx, of task.TenantKind) (open int, err error) {
 	if _, err := sql.CapForget.Exec(ctx, tx, of.Tenant, of.Kind); err != nil {
@@ -120,24 +105,9 @@ func forgetAndCount(ctx context.Context, tx pgx.Tx, of task.TenantKind) (open in
 	return open, err
 }
 
-// CapPart returns how much of the given cap of a kind database d may use without a lease, and
-// the number of its open runs. If the parts were given by a greater cap, what was lent does
-// not count.
-func (s *Store) CapPart(ctx context.Context, d int, of task.TenantKind, limit int) (part, open int, err error) {
-	given := 0
-	open, err = s.countCapped(ctx, d, of, func(tx pgx.Tx) error {
-		var epoch int64
-		return sql.CapPart.QueryRow(ctx, tx, of.Tenant, of.Kind).Scan(&part, &given, &epoch)
-	})
-	if given > limit {
-		part = min(part, task.CapPart(limit, d))
-	}
-	return part, open, ignoreOver(err)
-}
-
 // ignoreOver returns nil for a database in which the kind had no lease yet: it has no part.
 func ignoreOver(err error) error {
-	if errors.Is(err, errCapLeaseOver) {
+	if errors.Is(err, task.ErrCapLeaseOver) {
 		return nil
 	}
 	return err
@@ -150,56 +120,93 @@ func (s *Store) ReleaseCapLease(ctx context.Context, of task.TenantKind, epoch i
 	return err
 }
 
-// queueCap adds the statements that assert the right to claim runs of a capped kind.
-func (c *claiming) queueCap(b *pgx.Batch) {
-	if !c.capped() {
-		return
-	}
-	of := c.req.Flows[0].TenantKind
+// capped reports whether the claim is for a kind with a cap.
+func (c *claiming) capped() bool { return c.req.CapLease != 0 || c.req.CapLimit != 0 }
+
+// admitCapped asserts the right to claim runs of a capped kind, behind the statements in b,
+// and limits the rows to claim. If ok is false, the claim does nothing. Then c.More tells whether
+// rows are due.
+func (c *claiming) admitCapped(ctx context.Context, tx pgx.Tx, b *pgx.Batch) (ok bool, err error) {
+	of, alone := c.req.Flows[0].TenantKind, c.req.CapLease == 0
 	if c.req.CapLimit != 0 {
 		sql.CapPart.Queue(b, of.Tenant, of.Kind) // excludes claims with and without a lease
 	}
-	if c.req.CapLease != 0 {
+	if !alone {
 		sql.CapAssert.Queue(b, of.Tenant, of.Kind, c.req.CapLease)
+	} else {
+		sql.CapForget.Queue(b, of.Tenant, of.Kind) // a lease has done that before
 	}
 	if c.req.CapLimit != 0 {
 		sql.CapCount.Queue(b, of.Tenant, of.Kind)
 	}
+	results := tx.SendBatch(ctx, b)
+	defer results.Close()
+	if ok, err := c.readAdmission(results); !ok || err != nil {
+		return false, err
+	}
+	if c.CapRoom, err = c.readCap(results, alone); err != nil {
+		return false, err
+	}
+	if err := results.Close(); err != nil {
+		return false, err
+	}
+	if c.CapRoom == 0 {
+		c.FlowRows = make([]int, 1)
+		flow, shards := c.req.Flows[0], make([]int16, len(c.req.Owned))
+		for i, o := range c.req.Owned {
+			shards[i] = int16(o.Shard)
+		}
+		return false, sql.FlowDue.QueryRow(ctx, tx, shards, c.req.Ahead.Milliseconds(), of.Tenant, of.Kind, int64(flow.Low)).Scan(&c.More)
+	}
+	c.req.Flows = slices.Clone(c.req.Flows) // the caller's does not change
+	c.req.Flows[0].Rows = min(c.req.Flows[0].Rows, c.CapRoom)
+	return true, nil
 }
 
-// capped reports whether the claim is for a kind with a cap.
-func (c *claiming) capped() bool { return c.req.CapLease != 0 || c.req.CapLimit != 0 }
-
-// readCap reads the answers to queueCap. room is how many runs may be claimed.
-func (c *claiming) readCap(results pgx.BatchResults) (room int, err error) {
-	room = math.MaxInt
+// readCap reads the answers to the statements of admitCapped. room is how many runs may be
+// claimed.
+func (c *claiming) readCap(results pgx.BatchResults, alone bool) (room int, err error) {
 	part, given, epoch := 0, 0, int64(0)
 	if c.req.CapLimit != 0 {
-		if err := results.QueryRow().Scan(&part, &given, &epoch); err != nil {
+		err := results.QueryRow().Scan(&part, &given, &epoch)
+		if alone && errors.Is(err, pgx.ErrNoRows) {
+			return 0, nil // the kind had no lease yet, so there is no part
+		}
+		if err != nil {
 			return 0, overIfNone(err)
 		}
 	}
-	if c.req.CapLease != 0 {
-		if err := results.QueryRow().Scan(&epoch); err != nil {
-			return 0, overIfNone(err)
-		}
+	if alone {
+		_, err = results.Exec()
+	} else {
+		err = overIfNone(results.QueryRow().Scan(&epoch))
 	}
-	if c.req.CapLimit != 0 {
-		open, limit := 0, c.req.CapLimit
-		if err := results.QueryRow().Scan(&open); err != nil {
-			return 0, err
-		}
-		if c.req.CapLease == 0 || part < c.req.CapPart {
-			limit = min(limit, part)
-		}
-		room, c.Open = limit-open, open
+	if err != nil || c.req.CapLimit == 0 {
+		return math.MaxInt, err
 	}
-	return room, nil
+	if err := results.QueryRow().Scan(&c.Open); err != nil {
+		return 0, err
+	}
+	return max(c.capLimit(alone, part, given)-c.Open, 0), nil
 }
 
+// capLimit returns how many runs of the kind may be open in the database, which has a part of
+// a cap that was given when that cap was given. What was lent by parts of a greater cap does
+// not count.
+func (c *claiming) capLimit(alone bool, part, given int) int {
+	switch {
+	case !alone && part >= c.req.CapPart:
+		return c.req.CapLimit
+	case alone && given > c.req.CapLimit:
+		part = min(part, task.CapPart(c.req.CapLimit, c.req.Database))
+	}
+	return min(c.req.CapLimit, part)
+}
+
+// overIfNone returns [task.ErrCapLeaseOver] if the fence has no row for the lease.
 func overIfNone(err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
-		return errCapLeaseOver
+		return task.ErrCapLeaseOver
 	}
 	return err
 }

@@ -88,6 +88,11 @@ func (s *Store) onMachine(ctx context.Context, tenant int32, id task.ID, step st
 // the task is packed and can be recalled.
 func (s *Store) tryMachine(ctx context.Context, tenant int32, id task.ID, step stepOn) (out *task.Snapshot, changed bool, err error) {
 	d := id.Shard().Database()
+	ctx, leave, err := s.dbs[d].enter(ctx, tenant)
+	if err != nil {
+		return nil, false, err
+	}
+	defer leave()
 	due := task.Never
 	var l *transition.Effects
 	err = s.db.InTx(ctx, d, step.name, func(tx pgx.Tx) error {

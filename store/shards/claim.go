@@ -91,7 +91,8 @@ type claiming struct {
 	effects    *transition.Effects
 }
 
-// claimRows sends all statements up to the claim in one round trip.
+// claimRows sends all statements up to the claim in one round trip. A claim of a kind with a
+// cap needs two, because what it may claim follows from the runs that are open.
 func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 	b := &pgx.Batch{}
 	shards, epochs, nonces := kernel.OwnedArgs(c.req.Owned)
@@ -101,29 +102,20 @@ func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 		sql.AssertOwned.Queue(b, shards, epochs, nonces)
 	}
 	sql.SettingsNow.Queue(b)
-	c.queueCap(b)
+	if c.capped() {
+		if ok, err := c.admitCapped(ctx, tx, b); !ok || err != nil {
+			return err
+		}
+		b = &pgx.Batch{}
+	}
 	acknowledgements := queueAcknowledge(b, c.req.Acknowledged)
 	statements, limit := c.queueClaims(b, shards)
 	results := tx.SendBatch(ctx, b)
 	defer results.Close()
-	rows, err := results.Query()
-	if err != nil {
-		return err
-	}
-	if c.Lost, err = kernel.LostOf(rows, c.req.Owned); err != nil || len(c.Lost) > 0 {
-		return err
-	}
-	var settings int64
-	if err := results.QueryRow().Scan(&c.Now, &settings); err != nil {
-		return err
-	}
-	if c.req.Settings != 0 && settings != c.req.Settings {
-		c.Settings = settings
-		return nil
-	}
-	room, err := c.readCap(results)
-	if err != nil {
-		return err
+	if !c.capped() {
+		if ok, err := c.readAdmission(results); !ok || err != nil {
+			return err
+		}
 	}
 	for range acknowledgements {
 		if _, err := results.Exec(); err != nil {
@@ -142,13 +134,30 @@ func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 		c.Rows += n
 		c.More = c.More || (limit > 0 && n >= limit)
 	}
-	if c.Rows > room {
-		return errCapReached
-	}
-	if c.req.CapLimit != 0 {
-		c.Open += c.Rows
-	}
+	c.Open += c.Rows
+	c.More = c.More || c.capped() && c.Rows >= c.CapRoom
 	return results.Close()
+}
+
+// readAdmission reads whether the shards are owned and the settings are those of the request.
+// If ok is false, the claim does nothing.
+func (c *claiming) readAdmission(results pgx.BatchResults) (ok bool, err error) {
+	rows, err := results.Query()
+	if err != nil {
+		return false, err
+	}
+	if c.Lost, err = kernel.LostOf(rows, c.req.Owned); err != nil || len(c.Lost) > 0 {
+		return false, err
+	}
+	var settings int64
+	if err := results.QueryRow().Scan(&c.Now, &settings); err != nil {
+		return false, err
+	}
+	if c.req.Settings != 0 && settings != c.req.Settings {
+		c.Settings = settings
+		return false, nil
+	}
+	return true, nil
 }
 
 // queueClaims adds the claim statements; limit is the most rows of each, or 0 for none.

@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/perceptor/perceptor/internal/share"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
@@ -53,16 +54,21 @@ func (held) bytes() int  { return rowBytes }
 func (check) bytes() int { return rowBytes }
 
 // spacings holds the spacings of the groups of all databases.
-type spacings struct{ adds, starts, reports, beats kernel.Spacing }
+type spacings struct{ adds, starts, reports, cappedReports, beats kernel.Spacing }
 
 // newSpacings returns the spacings for a configuration. Under load an add waits up to 5 times
 // AddSpacing, and so on. The shares limit the cost of that load, as parts of a core.
+//
+// Results of tenants with concurrency caps are grouped apart. They free places of a cap, so a
+// wait of half a second would cost as many places as the runs of half a second need. Only
+// these results pay for the smaller groups.
 func newSpacings(c *Config) spacings {
 	return spacings{
-		adds:    kernel.Spacing{Least: c.AddSpacing, Most: 5 * c.AddSpacing, Share: 2},
-		starts:  kernel.Spacing{Least: c.StartSpacing, Most: 6 * c.StartSpacing, Share: 1},
-		reports: kernel.Spacing{Least: c.ReportSpacing, Most: 12 * c.ReportSpacing, Share: 0.2},
-		beats:   kernel.Spacing{Least: c.ReportSpacing, Most: 6 * c.ReportSpacing, Share: 0.2},
+		adds:          kernel.Spacing{Least: c.AddSpacing, Most: 5 * c.AddSpacing, Share: 2},
+		starts:        kernel.Spacing{Least: c.StartSpacing, Most: 6 * c.StartSpacing, Share: 1},
+		reports:       kernel.Spacing{Least: c.ReportSpacing, Most: 12 * c.ReportSpacing, Share: 0.2},
+		cappedReports: kernel.Spacing{Least: c.ReportSpacing / 4, Most: c.ReportSpacing * 3 / 2, Share: 0.5},
+		beats:         kernel.Spacing{Least: c.ReportSpacing, Most: 6 * c.ReportSpacing, Share: 0.2},
 	}
 }
 
@@ -73,16 +79,34 @@ type database struct {
 	adds    *kernel.Batcher[*adding, error]
 	starts  *kernel.Batcher[held, task.Reply]
 	reports *kernel.Batcher[reported, task.Reply]
-	beats   *kernel.Batcher[held, task.Reply]
-	checks  *kernel.Batcher[check, task.Reply]
+	// cappedReports has the results of tenants with concurrency caps.
+	cappedReports *kernel.Batcher[reported, task.Reply]
+	beats         *kernel.Batcher[held, task.Reply]
+	checks        *kernel.Batcher[check, task.Reply]
+	// direct has a place for each connection, by tenant; see enter.
+	direct *share.Pool[int32]
+}
+
+// enter takes a place for a transaction or a look-up that serves one call alone. So a tenant
+// that changes many tasks of one database leaves connections to others, and to the groups. The
+// work goes on with the context lasting when the caller leaves: a statement that is cancelled
+// costs its connection.
+func (db *database) enter(ctx context.Context, tenant int32) (lasting context.Context, leave func(), err error) {
+	if err := db.direct.Wait(ctx, tenant, 1); err != nil {
+		return nil, nil, task.Errorf(task.ReasonTenantBusy, "too many changes of the tenant are in progress; try again").CausedBy(err)
+	}
+	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*db.store.db.StatementTimeout())
+	return lasting, func() { cancel(); db.direct.Give(tenant, 1) }, nil
 }
 
 func newDatabase(s *Store, d int) *database {
-	db := &database{store: s, d: d}
+	db := &database{store: s, d: d, direct: share.NewPool[int32](int64(s.db.Pool(d).Config().MaxConns), 0)}
 	q := s.cfg.QueueLength
 	db.adds = kernel.NewBatcher(s.db, d, q, addGroup, &s.spacings.adds, (*adding).bytes, db.doAdds)
 	db.starts = kernel.NewBatcher(s.db, d, q, startGroup, &s.spacings.starts, held.bytes, func(ctx context.Context, in []held) []task.Reply { return s.doStarts(ctx, d, in) })
-	db.reports = kernel.NewBatcher(s.db, d, q, reportGroup, &s.spacings.reports, reported.bytes, func(ctx context.Context, in []reported) []task.Reply { return s.doReports(ctx, d, in) })
+	report := func(ctx context.Context, in []reported) []task.Reply { return s.doReports(ctx, d, in) }
+	db.reports = kernel.NewBatcher(s.db, d, q, reportGroup, &s.spacings.reports, reported.bytes, report)
+	db.cappedReports = kernel.NewBatcher(s.db, d, q, reportGroup, &s.spacings.cappedReports, reported.bytes, report)
 	db.beats = kernel.NewBatcher(s.db, d, q, beatGroup, &s.spacings.beats, held.bytes, func(ctx context.Context, in []held) []task.Reply { return s.doBeats(ctx, d, in) })
 	db.checks = kernel.NewBatcher(s.db, d, q, startGroup, &s.spacings.starts, check.bytes, func(ctx context.Context, in []check) []task.Reply { return s.doChecks(ctx, d, in) })
 	return db
@@ -92,6 +116,7 @@ func (db *database) run(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error { return db.adds.Run(ctx) })
 	g.Go(func() error { return db.starts.Run(ctx) })
 	g.Go(func() error { return db.reports.Run(ctx) })
+	g.Go(func() error { return db.cappedReports.Run(ctx) })
 	g.Go(func() error { return db.beats.Run(ctx) })
 	g.Go(func() error { return db.checks.Run(ctx) })
 }

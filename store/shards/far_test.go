@@ -341,6 +341,11 @@ func TestARepeatedRequestForFarTasksStoresNothing(t *testing.T) {
 		if err := b.dbs[b.d].doAdds(t.Context(), []*adding{a})[0]; err != nil {
 			t.Fatal(err)
 		}
+		if a.repeated {
+			if err := b.lookUp(t.Context(), a); err != nil {
+				t.Fatal(err)
+			}
+		}
 		return a.result
 	}
 	first, second := add(), add()

@@ -12,7 +12,9 @@ import (
 )
 
 func withHistory(level task.HistoryLevel) func(*Config) {
-	return func(c *Config) { c.History = func(int32) task.HistoryLevel { return level } }
+	return func(c *Config) {
+		c.History = func(int32) task.HistoryPolicy { return task.HistoryPolicy{Level: level} }
+	}
 }
 
 // events returns the histories of tasks in words, oldest first.
@@ -129,6 +131,91 @@ func TestHistoryTellsOfSuccessesThatSQLDecides(t *testing.T) {
 		if diff := cmp.Diff([]string{"CLAIMED run 1 attempt 1", "SUCCEEDED run 1 attempt 1"}, b.events(id)); diff != "" {
 			t.Fatal(diff)
 		}
+	}
+}
+
+// timely is a success of an attempt with a timeline: its run was due at an instant, its
+// handler began before the report by begun, and ended when it was sent.
+func timely(r task.Report, due task.Instant, begun time.Duration) task.Report {
+	r.Timeline = &task.Timeline{
+		ScheduledAt: due, ClaimedAt: due, PublishedAt: due + 3, ReceivedAgo: begun + time.Millisecond, BegunAgo: begun, EndedAgo: time.Microsecond,
+		Arrived: time.Now(), Dispatcher: "dispatcher-1", Listener: &task.Listener{Name: "web-1", Host: "host", Version: "v1"},
+	}
+	return r
+}
+
+func TestHistoryTellsOfSlowRunsAlone(t *testing.T) {
+	for _, typ := range task.Types {
+		b := setup(t)
+		ids := b.add(b.spec(typ), b.spec(typ), b.spec(typ))
+		due := b.now
+		b.claim(task.RangeForm)
+		for _, id := range ids {
+			if typ == task.Blocking {
+				b.start(7, attempt(id, 1, 1))
+			}
+		}
+		b.advance(2 * time.Second)
+		b.report(timely(success(ids[0], 1, 1, 7), due, 10*time.Millisecond))
+		b.advance(6 * time.Second)
+		late := timely(success(ids[1], 1, 1, 7), due, 10*time.Millisecond)
+		long := timely(success(ids[2], 1, 1, 7), due, 7*time.Second)
+		long.Timeline.ScheduledAt += 10_000 // early enough
+		b.report(late, long)
+		if got := b.events(ids...); len(got) != 2 {
+			t.Errorf("%s: the history has %v, want the late run and the long one", typ, got)
+		}
+		list, err := b.History(t.Context(), b.tenant, ids[1], task.NewestEvent, 10)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%s: the late run has %+v, %v", typ, list, err)
+		}
+		e := list[0]
+		if e.ScheduledAt != due || e.ClaimedAt != due || e.PublishedAt != due+3 || e.Dispatcher != "dispatcher-1" || e.Listener != *late.Timeline.Listener ||
+			e.Begun.IsZero() || e.Ended.Before(e.Begun) || e.Begun.Before(e.Received) || e.Begun.Before(e.At.Time().Add(-2*time.Second)) {
+			t.Errorf("%s: the timeline is %+v", typ, e)
+		}
+	}
+}
+
+func TestManySlowRunsOfATenantAreRecordedInPart(t *testing.T) {
+	b := setup(t)
+	specs := make([]task.Spec, 3*20)
+	for i := range specs {
+		specs[i] = b.spec(task.OneShot)
+	}
+	ids, due := b.add(specs...), b.now
+	b.claim(task.RangeForm)
+	b.advance(time.Minute)
+	var results []task.Report
+	for _, id := range ids {
+		results = append(results, timely(success(id, 1, 1, 7), due, time.Millisecond))
+	}
+	b.report(results...)
+	if got := len(b.events(ids...)); got != 20 {
+		t.Errorf("one transaction has recorded %d of %d slow runs, want 20", got, len(ids))
+	}
+}
+
+func TestASampleOfRunsIsTheSameEverywhere(t *testing.T) {
+	b := setup(t, func(c *Config) {
+		c.History = func(int32) task.HistoryPolicy { return task.HistoryPolicy{Level: task.HistorySampled, Sample: 2} }
+	})
+	specs := make([]task.Spec, 40)
+	for i := range specs {
+		specs[i] = b.spec(task.OneShot)
+	}
+	ids := b.add(specs...)
+	b.claim(task.RangeForm)
+	p := task.HistoryPolicy{Level: task.HistorySampled, Sample: 2}
+	want := 0
+	for _, id := range ids {
+		b.report(success(id, 1, 1, 7))
+		if p.Samples(task.RunID{Task: id, Seq: 1}) {
+			want++
+		}
+	}
+	if got := len(b.events(ids...)); got != want || want < 8 || want > 32 {
+		t.Errorf("%d of %d runs are recorded, want %d", got, len(ids), want)
 	}
 }
 

@@ -25,7 +25,6 @@ import (
 // the add. When its time is over the purge checks whether the task still exists. If so, it
 // extends the row's life by a day, or until the next instant if that is later, but by at
 // most a week.
-// later, but never more than a week.
 
 // upsertTries is how often an upsert starts again because the task of its key ended or was
 // replaced meanwhile.
@@ -75,7 +74,7 @@ func (s *Store) addKeyed(ctx context.Context, req task.AddRequest) (task.AddResu
 // replayKeyed is [Store.Replay] for a task with a key.
 func (s *Store) replayKeyed(ctx context.Context, req task.AddRequest) (result task.AddResult, known bool, err error) {
 	a := newKeyed(req, s.cfg.KeyLifetime)
-	switch err := s.dbs[a.shard.Database()].replay(ctx, a); {
+	switch err := s.lookUp(ctx, a); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return task.AddResult{}, false, nil
 	case err != nil:
@@ -109,8 +108,30 @@ func newKeyed(req task.AddRequest, least time.Duration) *adding {
 	}
 	return &adding{
 		req: req, key: kernel.TaskKeyPrefix + req.Key, keyed: k,
-		shard: task.ShardOf(strconv.Itoa(int(req.Tenant)) + ":" + req.Key),
+		shard: shardOfKey(req.Tenant, req.Key),
 	}
+}
+
+// shardOfKey returns the shard of the key row, and of the task, of an idempotency_key.
+func shardOfKey(tenant int32, key string) task.Shard {
+	return task.ShardOf(strconv.Itoa(int(tenant)) + ":" + key)
+}
+
+// TaskOfKey returns the id of the task with an idempotency_key, by one read of its key row. It
+// returns [task.NotFound] if no task has had the key, or if the task and its key are purged.
+func (s *Store) TaskOfKey(ctx context.Context, tenant int32, key string) (task.ID, error) {
+	shard := shardOfKey(tenant, key)
+	var id int64
+	var refused []int32
+	err := sql.KeyRead.QueryRow(ctx, s.db.Pool(shard.Database()), int16(shard), tenant, kernel.TaskKeyPrefix+key).
+		Scan(&id, nil, &refused, nil)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows), err == nil && len(refused) > 0:
+		return 0, task.Errorf(task.ReasonTaskNotFound, "no task has the idempotency_key %q", key)
+	case err != nil:
+		return 0, kernel.Unavailable(err)
+	}
+	return task.ID(id), nil
 }
 
 // errGone means that the task of a key has ended.

@@ -125,6 +125,9 @@ func TestARefusedTaskTakesNoKey(t *testing.T) {
 	if got := b.addKey(req); len(got.Items[0].Faults) == 0 {
 		t.Fatalf("added: %+v", got)
 	}
+	if id, err := b.TaskOfKey(t.Context(), b.tenant, req.Key); task.CodeOf(err) != task.NotFound {
+		t.Fatalf("the key of a refused task names task %d, %v", id, err)
+	}
 	good := with(req, 2, func(s *task.Spec) { s.End = task.Never })
 	if got := b.addKey(good); got.Replayed || got.Items[0].ID == 0 {
 		t.Fatalf("the corrected task: %+v", got)
@@ -145,6 +148,9 @@ func TestUpsertReplacesTheTermsWhereverTheTaskIs(t *testing.T) {
 			}
 			if got := b.addKey(up); got.Updated || !got.Replayed || got.Items[0].ID != id {
 				t.Fatalf("the same upsert again: %+v", got)
+			}
+			if found, err := b.TaskOfKey(t.Context(), b.tenant, req.Key); err != nil || found != id {
+				t.Fatalf("the task of the key is %d, %v, want %d", found, err, id)
 			}
 			row, err := b.Get(t.Context(), b.tenant, id)
 			if err != nil || row.Kind != "other" || row.Version != 2 || row.Begin != req.Specs[0].Begin || row.Key != req.Key {
@@ -243,6 +249,9 @@ func TestAKeyLivesAsLongAsItsTask(t *testing.T) {
 	b.advance(50 * time.Hour)
 	if known(); known() {
 		t.Fatal("the key of a task that is forgotten is still there")
+	}
+	if id, err := b.TaskOfKey(t.Context(), b.tenant, req.Key); task.CodeOf(err) != task.NotFound {
+		t.Fatalf("a key that is forgotten names task %d, %v", id, err)
 	}
 }
 

@@ -19,10 +19,12 @@ type held struct {
 	version int32 // version of the holder's terms; starts return newer terms
 	step    func(k *task.Machine, a task.Attempt, h task.Holder, now task.Instant) task.Reply
 	event   task.Event // history event of an accepted call
+	// timeline is that of the event.
+	timeline *task.Timeline
 }
 
 func (e *held) entry() entry {
-	return entry{tenant: e.tenant, attempt: e.Attempt, event: e.event, apply: func(k *task.Machine, now task.Instant) task.Reply {
+	return entry{tenant: e.tenant, attempt: e.Attempt, event: e.event, timeline: e.timeline, apply: func(k *task.Machine, now task.Instant) task.Reply {
 		reply := e.step(k, e.Attempt, e.holder, now)
 		if reply.Code == task.Accepted {
 			reply.Terms = k.Newer(e.Seq, e.version)
@@ -46,9 +48,10 @@ func (s *Store) Heartbeat(ctx context.Context, tenant int32, h task.Holder, as [
 	return spread(ctx, tenant, holds(tenant, h, as, (*task.Machine).Heartbeat), (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].beats })
 }
 
-// HandBack returns runs that their listener cannot handle.
-func (s *Store) HandBack(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt) ([]task.Reply, error) {
-	return spread(ctx, tenant, handBacks(tenant, h, as), (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].beats })
+// HandBack returns runs that their listener cannot handle. timelines are those of the
+// attempts, or nil.
+func (s *Store) HandBack(ctx context.Context, tenant int32, h task.Holder, as []task.Attempt, timelines []*task.Timeline) ([]task.Reply, error) {
+	return spread(ctx, tenant, handBacks(tenant, h, as, timelines), (*held).id, func(d int) *kernel.Batcher[held, task.Reply] { return s.dbs[d].beats })
 }
 
 func (e *held) id() task.ID { return e.Task }
@@ -61,10 +64,12 @@ func holds(tenant int32, h task.Holder, as []task.Attempt, step func(*task.Machi
 	return out
 }
 
-func handBacks(tenant int32, h task.Holder, as []task.Attempt) []held {
+func handBacks(tenant int32, h task.Holder, as []task.Attempt, timelines []*task.Timeline) []held {
 	out := holds(tenant, h, as, (*task.Machine).HandBack)
 	for i := range out {
-		out[i].event = task.EventHandedBack
+		if out[i].event = task.EventHandedBack; i < len(timelines) {
+			out[i].timeline = timelines[i]
+		}
 	}
 	return out
 }

@@ -70,7 +70,10 @@ func setup(t testing.TB, configure ...func(*Config)) *bundle {
 // open returns a cluster that lives as long as the process.
 func open(t testing.TB, dsn string) *store.Cluster {
 	t.Helper()
-	c, err := store.Open(context.Background(), store.Config{Servers: []store.Server{{DSN: dsn}}, Application: application})
+	c, err := store.Open(context.Background(), store.Config{
+		Servers: []store.Server{{DSN: dsn}}, Application: application,
+		IdleInTransaction: time.Minute, // this process may get no processor for seconds
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,10 +88,15 @@ func allReturned(t testing.TB, c *store.Cluster) {
 		}
 		return n
 	}
-	for deadline := time.Now().Add(time.Minute); inUse() > 0; time.Sleep(time.Millisecond) {
+	eventually(t, "all connections are given back", func() bool { return inUse() == 0 })
+}
+
+// eventually waits up to a minute until a condition holds.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Errorf("%d connections were not given back", inUse())
-			return
+			t.Fatalf("not within a minute: %s", what)
 		}
 	}
 }
@@ -291,7 +299,7 @@ func (b *bundle) heartbeat(h task.Holder, as ...task.Attempt) []task.Reply {
 }
 
 func (b *bundle) handBack(h task.Holder, as ...task.Attempt) []task.Reply {
-	return b.doBeats(context.Background(), b.d, handBacks(b.tenant, h, as))
+	return b.doBeats(context.Background(), b.d, handBacks(b.tenant, h, as, nil))
 }
 
 func codes(replies []task.Reply) []task.Code {

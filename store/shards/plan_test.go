@@ -24,21 +24,19 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 			b.exec(state.sql)
 		}
 		for name, args := range map[string]string{
-			"ReportEnd":       `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
-			"ReportGoOn":      `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
-			"ReportEndNoted":  `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}', '{1}'`,
-			"ReportGoOnNoted": `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}', '{1}'`,
-			"StartRuns":       `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}'`,
-			"RowsUpdate":      `'{0}', '{1}', '{512}', '{0}', '{1}', '{1}', '{1}', '{0}', '{0}', '{1}', '{1}', '{f}', '{0}', '{0}', '{1}', '{0}', '{null}', '{null}', '{null}', '{null}', '{f}'`,
-			"MachineLock":     `'{0}', '{1}', '{512}', '{0}'`,
-			"MachineRead":     `'{0}', '{1}', '{512}', '{0}'`,
-			"DoneStates":      `'{1}', '{512}'`,
-			"ClaimCapped":     fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard),
-			"ClaimFlows":      flowPlanArgs,
-			"CapForget":       `1, 'k'`,
-			"CapOpen":         `1, 'k'`,
-			"Demote":          `1000::int8, 10`,
-			"CheckRuns":       `'{0}', '{1}', '{512}', '{1}', '{1}'`,
+			"ReportEnd":   `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
+			"ReportGoOn":  `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
+			"StartRuns":   `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}'`,
+			"RowsUpdate":  `'{0}', '{1}', '{512}', '{0}', '{1}', '{1}', '{1}', '{0}', '{0}', '{1}', '{1}', '{f}', '{0}', '{0}', '{1}', '{0}', '{null}', '{null}', '{null}', '{null}', '{f}'`,
+			"MachineLock": `'{0}', '{1}', '{512}', '{0}'`,
+			"MachineRead": `'{0}', '{1}', '{512}', '{0}'`,
+			"DoneStates":  `'{1}', '{512}'`,
+			"ClaimCapped": fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard),
+			"ClaimFlows":  flowPlanArgs,
+			"CapForget":   `1, 'k'`,
+			"CapOpen":     `1, 'k'`,
+			"Demote":      `1000::int8, 10`,
+			"CheckRuns":   `'{0}', '{1}', '{512}', '{1}', '{1}'`,
 		} {
 			plan := b.explain(name, args)
 			tables := task.ShardsPerDatabase

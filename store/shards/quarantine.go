@@ -139,7 +139,7 @@ func (f *faultFinder) bisect(ctx context.Context, keys []kernel.Key) error {
 // try claims rows and rolls that back.
 func (f *faultFinder) try(ctx context.Context, keys []kernel.Key) error {
 	req := f.req
-	req.Flows, req.CapLease, req.Acknowledged = nil, 0, nil
+	req.Flows, req.CapLease, req.CapLimit, req.Acknowledged = nil, 0, 0, nil
 	return f.s.db.InTx(ctx, req.Database, "try claim", func(tx pgx.Tx) error {
 		c := newClaiming(f.s, req)
 		c.only, c.Next, c.effects = keys, task.Never, f.s.machines.NewEffects()

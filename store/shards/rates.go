@@ -149,11 +149,22 @@ func (s *Store) Replay(ctx context.Context, req task.AddRequest) (result task.Ad
 		return task.AddResult{}, false, nil
 	}
 	a := &adding{req: req, shard: task.ShardOf(req.RequestID), key: req.RequestID}
-	switch err := s.dbs[a.shard.Database()].replay(ctx, a); {
+	switch err := s.lookUp(ctx, a); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return task.AddResult{}, false, nil
 	case err != nil:
 		return task.AddResult{}, false, kernel.Unavailable(err)
 	}
 	return a.result, true, nil
+}
+
+// lookUp answers a repeated request outside a group.
+func (s *Store) lookUp(ctx context.Context, a *adding) error {
+	db := s.dbs[a.shard.Database()]
+	ctx, leave, err := db.enter(ctx, a.req.Tenant)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return db.replay(ctx, a)
 }

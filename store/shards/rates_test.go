@@ -2,6 +2,7 @@ package shards
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -435,13 +437,15 @@ func TestADatabaseUsesItsPartOfACapWithoutALease(t *testing.T) {
 	for range 20 {
 		b.add(b.spec(task.OneShot))
 	}
-	claim := func(rows, limit int) int {
+	claim := func(rows int) int {
 		t.Helper()
-		c, err := b.Claim(t.Context(), task.ClaimRequest{
-			Database: b.d, Owned: b.owned, Flows: []task.Flow{{TenantKind: kind, Rows: rows, WaitingSince: task.Never}}, CapLimit: limit,
-		})
-		if err != nil {
-			return -1
+		flows := []task.Flow{{TenantKind: kind, Rows: rows, WaitingSince: task.Never}}
+		c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Flows: flows, CapLimit: limit})
+		if err != nil || len(c.FlowRows) != 1 || c.FlowRows[0] != len(c.Publications) || flows[0].Rows != rows {
+			t.Fatalf("claim %+v, %v, of %+v", c, err, flows)
+		}
+		if c.CapRoom == 0 && !c.More {
+			t.Errorf("claim %+v does not say that runs are due", c)
 		}
 		return len(c.Publications)
 	}
@@ -458,29 +462,33 @@ func TestADatabaseUsesItsPartOfACapWithoutALease(t *testing.T) {
 	}
 	wantPart := func(part, open int) {
 		t.Helper()
-		if p, o, err := b.CapPart(t.Context(), b.d, kind, limit); err != nil || p != part || o != open {
-			t.Errorf("part %d, %d open, %v; want %d and %d", p, o, err, part, open)
+		if p, o := b.capPart(b.d, kind, limit); p != part || o != open {
+			t.Errorf("part %d, %d open; want %d and %d", p, o, part, open)
 		}
 	}
 	wantPart(0, 0)
 	if l := lease(true); l.Shared {
 		t.Error("the first lease gives parts, though nobody has counted yet")
 	}
-	if n := claim(1, limit); n > 0 {
+	if n := claim(1); n > 0 {
 		t.Errorf("%d runs were claimed without a part", n)
+	}
+	idle := task.Flow{TenantKind: task.TenantKind{Tenant: b.tenant, Kind: "idle"}, Rows: 1, WaitingSince: task.Never}
+	if c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{idle}, CapLimit: limit}); c.More || c.CapRoom != 0 {
+		t.Errorf("claim of a kind without a due run and without a part = %+v", c)
 	}
 	if l := lease(true); !l.Shared {
 		t.Error("the second lease gives no parts")
 	}
 	part := task.CapPart(limit, b.d)
 	wantPart(part, 0)
-	if n := claim(part+1, limit); n > 0 {
-		t.Errorf("%d runs were claimed with a part of %d", n, part)
+	if n := claim(1); n != 1 {
+		t.Errorf("%d runs were claimed, want 1", n)
 	}
-	if n := claim(part, part); n != part {
-		t.Errorf("%d runs were claimed, want the part of %d", n, part)
+	if n := claim(part); n != part-1 {
+		t.Errorf("%d runs were claimed with %d left of the part", n, part-1)
 	}
-	if n := claim(1, part); n > 0 {
+	if n := claim(1); n > 0 {
 		t.Errorf("%d runs were claimed beyond the part", n)
 	}
 	wantPart(part, part)
@@ -491,6 +499,64 @@ func TestADatabaseUsesItsPartOfACapWithoutALease(t *testing.T) {
 		t.Errorf("lease %+v: room %d, want all that is not open", l, l.Room(limit, b.d))
 	}
 	wantPart(0, part)
+	if n := claim(1); n > 0 {
+		t.Errorf("%d runs were claimed after a lease has taken the part back", n)
+	}
+}
+
+// TestAClaimUnderALeaseCountsWhatOthersHaveClaimed claims by the part of the database after
+// the lease has counted it.
+func TestAClaimUnderALeaseCountsWhatOthersHaveClaimed(t *testing.T) {
+	b := setup(t)
+	const limit = 64
+	kind := task.TenantKind{Tenant: b.tenant, Kind: "k"}
+	for range 20 {
+		b.add(b.spec(task.OneShot))
+	}
+	var lease task.CapLease
+	for range 2 {
+		var err error
+		if lease, err = b.AcquireCapLease(t.Context(), kind, limit); err == nil {
+			err = b.ReleaseCapLease(t.Context(), kind, lease.Epoch, true)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	flows := []task.Flow{{TenantKind: kind, Rows: 20, WaitingSince: task.Never}}
+	part := task.CapPart(limit, b.d)
+	if c := b.claimReq(task.ClaimRequest{Flows: flows, CapLimit: limit}); len(c.Publications) != part {
+		t.Fatalf("%d runs were claimed, want the part of %d", len(c.Publications), part)
+	}
+	const most = 5
+	c := b.claimReq(task.ClaimRequest{Flows: flows, CapLease: lease.Epoch, CapLimit: most, CapPart: lease.Parts[b.d]})
+	if len(c.Publications) != most-part || c.Open != most || c.CapRoom != most-part {
+		t.Errorf("%d runs were claimed with room for %d, %d are open, want %d", len(c.Publications), c.CapRoom, c.Open, most)
+	}
+}
+
+// capPart returns the part of a cap that a database has, and the open runs of the kind, as a
+// claim sees them.
+func (b *bundle) capPart(d int, kind task.TenantKind, limit int) (part, open int) {
+	b.t.Helper()
+	err := pgx.BeginFunc(b.t.Context(), b.db.Pool(d), func(tx pgx.Tx) error {
+		var given int
+		var epoch int64
+		err := sql.CapPart.QueryRow(b.t.Context(), tx, kind.Tenant, kind.Kind).Scan(&part, &given, &epoch)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err == nil {
+			open, err = forgetAndCount(b.t.Context(), tx, kind)
+		}
+		c := claiming{req: task.ClaimRequest{Database: d, CapLimit: limit}}
+		part = c.capLimit(true, part, given)
+		return err
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return part, open
 }
 
 // TestADatabaseLendsHalfOfItsFreePartOfACap lends until a lease takes everything back.
@@ -515,10 +581,7 @@ func TestADatabaseLendsHalfOfItsFreePartOfACap(t *testing.T) {
 	other, own := (b.d+1)%task.Databases, task.CapPart(limit, b.d)
 	part := func(d int) int {
 		t.Helper()
-		n, _, err := b.CapPart(t.Context(), d, kind, limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n, _ := b.capPart(d, kind, limit)
 		return n
 	}
 	lend := func(from, to, want int) {
@@ -536,14 +599,14 @@ func TestADatabaseLendsHalfOfItsFreePartOfACap(t *testing.T) {
 		t.Errorf("parts %d and %d, want %d to be lent", part(b.d), part(other), half)
 	}
 	c, err := b.Claim(t.Context(), task.ClaimRequest{
-		Database: b.d, Owned: b.owned, Flows: []task.Flow{{TenantKind: kind, Rows: own + half, WaitingSince: task.Never}}, CapLimit: own + half,
+		Database: b.d, Owned: b.owned, Flows: []task.Flow{{TenantKind: kind, Rows: own + half + 1, WaitingSince: task.Never}}, CapLimit: limit,
 	})
 	if err != nil || len(c.Publications) != own+half || c.Open != own+half {
 		t.Errorf("claimed %d, %d open, %v; want %d", len(c.Publications), c.Open, err, own+half)
 	}
 	lend(b.d, other, 0) // all of it is in use
-	if n, _, err := b.CapPart(t.Context(), b.d, kind, limit/2); n != task.CapPart(limit/2, b.d) || err != nil {
-		t.Errorf("part of a cap that was halved: %d, %v; want %d without what was borrowed", n, err, task.CapPart(limit/2, b.d))
+	if n, _ := b.capPart(b.d, kind, limit/2); n != task.CapPart(limit/2, b.d) {
+		t.Errorf("part of a cap that was halved: %d; want %d without what was borrowed", n, task.CapPart(limit/2, b.d))
 	}
 	lease(false) // counts the parts as they are
 	if part(b.d) != own+half {

@@ -1,7 +1,9 @@
 package shards
 
 import (
+	"context"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,5 +56,40 @@ func TestResultsOfManyTasksAreTakenInOneGroup(t *testing.T) {
 			}
 			b.recounted()
 		})
+	}
+}
+
+// TestResultsOfTenantsWithCapsWaitLess reports two results of each kind of tenant. The second
+// one of each waits for the next group.
+func TestResultsOfTenantsWithCapsWaitLess(t *testing.T) {
+	b := setup(t, func(c *Config) { c.ReportSpacing = 4 * time.Second })
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { _ = b.Run(ctx) })
+	ids := b.add(slices.Repeat([]task.Spec{b.spec(task.OneShot)}, 4)...)
+	if got := b.claim(task.RangeForm); len(got.Publications) != len(ids) {
+		t.Fatalf("%d of %d claimed", len(got.Publications), len(ids))
+	}
+	report := func(id task.ID, capped bool) {
+		r := success(id, 1, 1, 7)
+		r.Capped = capped
+		if replies, err := b.Report(ctx, b.tenant, 1<<14, []task.Report{r}); ctx.Err() == nil && (err != nil || replies[0].Code != task.Accepted) {
+			t.Errorf("report: %v, %v", replies, err)
+		}
+	}
+	report(ids[0], false)
+	report(ids[1], true)
+	others := make(chan struct{})
+	running.Go(func() {
+		report(ids[2], false)
+		close(others)
+	})
+	report(ids[3], true)
+	select {
+	case <-others:
+		t.Error("the result of a tenant with a cap was stored after that of another tenant, which came before")
+	default:
 	}
 }

@@ -98,13 +98,16 @@ type Config struct {
 	// AddSpacing, StartSpacing and ReportSpacing are the shortest distances between two
 	// groups of one database. Under load the distances grow to 5, 6 and 12 times
 	// that, which costs latency and saves CPU; an idle database executes each call at
-	// once. Default to 4, 8 and 40 ms.
+	// once. Default to 4, 8 and 40 ms. Results of tenants with concurrency caps have a
+	// quarter to one and a half of ReportSpacing between their groups.
 	AddSpacing, StartSpacing, ReportSpacing time.Duration
 	// QueueLength is the most calls that wait for one database. Defaults to 1024.
 	QueueLength int
-	// History, if set, returns which events of a tenant's history are kept. If nil,
-	// failures are kept. It must not block.
-	History func(tenant int32) task.HistoryLevel
+	// History, if set, returns which events of a tenant's history are kept. If nil, all
+	// tenants have the default. It must not block.
+	History func(tenant int32) task.HistoryPolicy
+	// Dispatcher is the name of this process in the history, if it is a dispatcher.
+	Dispatcher string
 	// Horizon is how far ahead tasks are kept as rows; tasks due later go into packs.
 	// Defaults to [far.DefaultHorizon]. Below 0 (see [far.HorizonOff]) every task is a
 	// row. Existing packs are read in any case.
@@ -144,11 +147,12 @@ type Store struct {
 	*counters.Counters
 	*history.Events
 
-	db       *kernel.Databases
-	machines *transition.Machines
-	cfg      Config
-	dbs      [task.Databases]*database
-	spacings spacings
+	db        *kernel.Databases
+	machines  *transition.Machines
+	cfg       Config
+	dbs       [task.Databases]*database
+	spacings  spacings
+	forecasts [task.Databases]forecaster
 	// large has the places of large requests, by tenant.
 	large *share.Pool[int32]
 }
@@ -158,7 +162,7 @@ type Store struct {
 func New(cluster *store.Cluster, cfg Config) *Store {
 	cfg.setDefaults()
 	db := kernel.NewDatabases(cluster, kernel.Config{Due: cfg.Due, Failpoint: cfg.Failpoint, Log: cfg.Log})
-	machines := transition.NewMachines(db, transition.Config{CatchUpInterval: cfg.CatchUpInterval, Levels: cfg.History, Missed: cfg.Missed})
+	machines := transition.NewMachines(db, transition.Config{CatchUpInterval: cfg.CatchUpInterval, Policies: cfg.History, Dispatcher: cfg.Dispatcher, Missed: cfg.Missed})
 	letters, counts := dead.New(db, cfg.KeyLifetime), counters.New(db, countPacked)
 	s := &Store{
 		Tier: far.New(db, far.Config{Horizon: cfg.Horizon, Place: machines.Place}), Letters: letters, Counters: counts,

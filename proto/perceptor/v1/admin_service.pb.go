@@ -29,7 +29,7 @@ const (
 type Tenant_History int32
 
 const (
-	// FAILURES.
+	// SLOW.
 	Tenant_HISTORY_UNSPECIFIED Tenant_History = 0
 	// All events except CLAIMED and SUCCEEDED.
 	Tenant_FAILURES Tenant_History = 1
@@ -37,6 +37,12 @@ const (
 	Tenant_ALL Tenant_History = 2
 	// No events.
 	Tenant_NONE Tenant_History = 3
+	// FAILURES, and SUCCEEDED of runs whose handler was called later than
+	// history_slow_after after their scheduled instant, or took longer than
+	// that.
+	Tenant_SLOW Tenant_History = 4
+	// SLOW, and SUCCEEDED of one in history_sample runs.
+	Tenant_SAMPLED Tenant_History = 5
 )
 
 // Enum value maps for Tenant_History.
@@ -46,12 +52,16 @@ var (
 		1: "FAILURES",
 		2: "ALL",
 		3: "NONE",
+		4: "SLOW",
+		5: "SAMPLED",
 	}
 	Tenant_History_value = map[string]int32{
 		"HISTORY_UNSPECIFIED": 0,
 		"FAILURES":            1,
 		"ALL":                 2,
 		"NONE":                3,
+		"SLOW":                4,
+		"SAMPLED":             5,
 	}
 )
 
@@ -182,7 +192,7 @@ type Tenant struct {
 	Topic string `protobuf:"bytes,4,opt,name=topic,proto3" json:"topic,omitempty"`
 	// When the tenant was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Which events of runs are recorded. Default: FAILURES.
+	// Which events of runs are recorded. Default: SLOW.
 	History Tenant_History `protobuf:"varint,6,opt,name=history,proto3,enum=perceptor.v1.Tenant_History" json:"history,omitempty"`
 	// The maximum number of runs claimed per second, over all dispatchers.
 	// Further runs wait; that is not a misfire. Redeliveries do not count. 0 to
@@ -232,7 +242,14 @@ type Tenant struct {
 	MaxConnections int32 `protobuf:"varint,21,opt,name=max_connections,json=maxConnections,proto3" json:"max_connections,omitempty"`
 	// The limits that apply to the tenant, and what it uses of them. Only
 	// GetTenant returns them.
-	QuotaUse      []*QuotaUse `protobuf:"bytes,22,rep,name=quota_use,json=quotaUse,proto3" json:"quota_use,omitempty"`
+	QuotaUse []*QuotaUse `protobuf:"bytes,22,rep,name=quota_use,json=quotaUse,proto3" json:"quota_use,omitempty"`
+	// How late a run, or how long its handler, must be for SLOW and SAMPLED to
+	// record its success. If very many runs of a tenant are slow at the same
+	// time, some of them are recorded. 1 ms to 24 h. Default: 5 s.
+	HistorySlowAfter *durationpb.Duration `protobuf:"bytes,23,opt,name=history_slow_after,json=historySlowAfter,proto3" json:"history_slow_after,omitempty"`
+	// SAMPLED records the success of one in so many runs, which are chosen by
+	// their run_id. 1 to 1,000,000. Default: 100.
+	HistorySample int32 `protobuf:"varint,24,opt,name=history_sample,json=historySample,proto3" json:"history_sample,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -419,6 +436,20 @@ func (x *Tenant) GetQuotaUse() []*QuotaUse {
 		return x.QuotaUse
 	}
 	return nil
+}
+
+func (x *Tenant) GetHistorySlowAfter() *durationpb.Duration {
+	if x != nil {
+		return x.HistorySlowAfter
+	}
+	return nil
+}
+
+func (x *Tenant) GetHistorySample() int32 {
+	if x != nil {
+		return x.HistorySample
+	}
+	return 0
 }
 
 // What a tenant uses of one quota.
@@ -710,6 +741,7 @@ type UpdateTenantRequest struct {
 	// its default. Other fields, and the name, are ignored.
 	Tenant *Tenant `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// The fields to change: max_params_bytes, default_retention, history,
+	// history_slow_after, history_sample,
 	// dispatch_rate, dispatch_burst, weight, add_rate, max_backlog, paused,
 	// paused_kinds, kind_caps.
 	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,3,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
@@ -1646,7 +1678,7 @@ var File_perceptor_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
-	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\b\n" +
+	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xca\t\n" +
 	"\x06Tenant\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x12-\n" +
 	"\x10max_params_bytes\x18\x02 \x01(\x05B\x03\xe0A\x01R\x0emaxParamsBytes\x12K\n" +
@@ -1673,15 +1705,19 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\tbyte_rate\x18\x13 \x01(\x03B\x03\xe0A\x01R\bbyteRate\x12 \n" +
 	"\tmax_calls\x18\x14 \x01(\x05B\x03\xe0A\x01R\bmaxCalls\x12,\n" +
 	"\x0fmax_connections\x18\x15 \x01(\x05B\x03\xe0A\x01R\x0emaxConnections\x128\n" +
-	"\tquota_use\x18\x16 \x03(\v2\x16.perceptor.v1.QuotaUseB\x03\xe0A\x03R\bquotaUse\x1a;\n" +
+	"\tquota_use\x18\x16 \x03(\v2\x16.perceptor.v1.QuotaUseB\x03\xe0A\x03R\bquotaUse\x12L\n" +
+	"\x12history_slow_after\x18\x17 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x10historySlowAfter\x12*\n" +
+	"\x0ehistory_sample\x18\x18 \x01(\x05B\x03\xe0A\x01R\rhistorySample\x1a;\n" +
 	"\rKindCapsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"C\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"Z\n" +
 	"\aHistory\x12\x17\n" +
 	"\x13HISTORY_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bFAILURES\x10\x01\x12\a\n" +
 	"\x03ALL\x10\x02\x12\b\n" +
-	"\x04NONE\x10\x03\"J\n" +
+	"\x04NONE\x10\x03\x12\b\n" +
+	"\x04SLOW\x10\x04\x12\v\n" +
+	"\aSAMPLED\x10\x05\"J\n" +
 	"\bQuotaUse\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x12\n" +
@@ -1840,57 +1876,58 @@ var file_perceptor_v1_admin_service_proto_depIdxs = []int32{
 	0,  // 2: perceptor.v1.Tenant.history:type_name -> perceptor.v1.Tenant.History
 	24, // 3: perceptor.v1.Tenant.kind_caps:type_name -> perceptor.v1.Tenant.KindCapsEntry
 	3,  // 4: perceptor.v1.Tenant.quota_use:type_name -> perceptor.v1.QuotaUse
-	1,  // 5: perceptor.v1.Token.scope:type_name -> perceptor.v1.Token.Scope
-	26, // 6: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	26, // 7: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	26, // 8: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
-	1,  // 9: perceptor.v1.Token.scopes:type_name -> perceptor.v1.Token.Scope
-	26, // 10: perceptor.v1.Token.last_use_time:type_name -> google.protobuf.Timestamp
-	2,  // 11: perceptor.v1.CreateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
-	2,  // 12: perceptor.v1.UpdateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
-	27, // 13: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
-	26, // 14: perceptor.v1.DeleteTenantResponse.create_time:type_name -> google.protobuf.Timestamp
-	25, // 15: perceptor.v1.RotateTenantKeyRequest.overlap:type_name -> google.protobuf.Duration
-	14, // 16: perceptor.v1.RotateTenantKeyResponse.keys:type_name -> perceptor.v1.TenantKey
-	26, // 17: perceptor.v1.TenantKey.start_time:type_name -> google.protobuf.Timestamp
-	26, // 18: perceptor.v1.TenantKey.expire_time:type_name -> google.protobuf.Timestamp
-	2,  // 19: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
-	4,  // 20: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
-	4,  // 21: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
-	4,  // 22: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
-	25, // 23: perceptor.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
-	26, // 24: perceptor.v1.RotateTokenRequest.expire_time:type_name -> google.protobuf.Timestamp
-	4,  // 25: perceptor.v1.RotateTokenResponse.token:type_name -> perceptor.v1.Token
-	4,  // 26: perceptor.v1.RotateTokenResponse.replaced:type_name -> perceptor.v1.Token
-	5,  // 27: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
-	6,  // 28: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
-	15, // 29: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
-	7,  // 30: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
-	8,  // 31: perceptor.v1.AdminService.PauseTenant:input_type -> perceptor.v1.PauseTenantRequest
-	9,  // 32: perceptor.v1.AdminService.ResumeTenant:input_type -> perceptor.v1.ResumeTenantRequest
-	10, // 33: perceptor.v1.AdminService.DeleteTenant:input_type -> perceptor.v1.DeleteTenantRequest
-	12, // 34: perceptor.v1.AdminService.RotateTenantKey:input_type -> perceptor.v1.RotateTenantKeyRequest
-	17, // 35: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
-	19, // 36: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
-	21, // 37: perceptor.v1.AdminService.RotateToken:input_type -> perceptor.v1.RotateTokenRequest
-	23, // 38: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
-	2,  // 39: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
-	2,  // 40: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
-	16, // 41: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
-	2,  // 42: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
-	2,  // 43: perceptor.v1.AdminService.PauseTenant:output_type -> perceptor.v1.Tenant
-	2,  // 44: perceptor.v1.AdminService.ResumeTenant:output_type -> perceptor.v1.Tenant
-	11, // 45: perceptor.v1.AdminService.DeleteTenant:output_type -> perceptor.v1.DeleteTenantResponse
-	13, // 46: perceptor.v1.AdminService.RotateTenantKey:output_type -> perceptor.v1.RotateTenantKeyResponse
-	18, // 47: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
-	20, // 48: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
-	22, // 49: perceptor.v1.AdminService.RotateToken:output_type -> perceptor.v1.RotateTokenResponse
-	4,  // 50: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
-	39, // [39:51] is the sub-list for method output_type
-	27, // [27:39] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	25, // 5: perceptor.v1.Tenant.history_slow_after:type_name -> google.protobuf.Duration
+	1,  // 6: perceptor.v1.Token.scope:type_name -> perceptor.v1.Token.Scope
+	26, // 7: perceptor.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	26, // 8: perceptor.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	26, // 9: perceptor.v1.Token.revoke_time:type_name -> google.protobuf.Timestamp
+	1,  // 10: perceptor.v1.Token.scopes:type_name -> perceptor.v1.Token.Scope
+	26, // 11: perceptor.v1.Token.last_use_time:type_name -> google.protobuf.Timestamp
+	2,  // 12: perceptor.v1.CreateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
+	2,  // 13: perceptor.v1.UpdateTenantRequest.tenant:type_name -> perceptor.v1.Tenant
+	27, // 14: perceptor.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
+	26, // 15: perceptor.v1.DeleteTenantResponse.create_time:type_name -> google.protobuf.Timestamp
+	25, // 16: perceptor.v1.RotateTenantKeyRequest.overlap:type_name -> google.protobuf.Duration
+	14, // 17: perceptor.v1.RotateTenantKeyResponse.keys:type_name -> perceptor.v1.TenantKey
+	26, // 18: perceptor.v1.TenantKey.start_time:type_name -> google.protobuf.Timestamp
+	26, // 19: perceptor.v1.TenantKey.expire_time:type_name -> google.protobuf.Timestamp
+	2,  // 20: perceptor.v1.ListTenantsResponse.tenants:type_name -> perceptor.v1.Tenant
+	4,  // 21: perceptor.v1.CreateTokenRequest.token:type_name -> perceptor.v1.Token
+	4,  // 22: perceptor.v1.CreateTokenResponse.token:type_name -> perceptor.v1.Token
+	4,  // 23: perceptor.v1.ListTokensResponse.tokens:type_name -> perceptor.v1.Token
+	25, // 24: perceptor.v1.RotateTokenRequest.overlap:type_name -> google.protobuf.Duration
+	26, // 25: perceptor.v1.RotateTokenRequest.expire_time:type_name -> google.protobuf.Timestamp
+	4,  // 26: perceptor.v1.RotateTokenResponse.token:type_name -> perceptor.v1.Token
+	4,  // 27: perceptor.v1.RotateTokenResponse.replaced:type_name -> perceptor.v1.Token
+	5,  // 28: perceptor.v1.AdminService.CreateTenant:input_type -> perceptor.v1.CreateTenantRequest
+	6,  // 29: perceptor.v1.AdminService.GetTenant:input_type -> perceptor.v1.GetTenantRequest
+	15, // 30: perceptor.v1.AdminService.ListTenants:input_type -> perceptor.v1.ListTenantsRequest
+	7,  // 31: perceptor.v1.AdminService.UpdateTenant:input_type -> perceptor.v1.UpdateTenantRequest
+	8,  // 32: perceptor.v1.AdminService.PauseTenant:input_type -> perceptor.v1.PauseTenantRequest
+	9,  // 33: perceptor.v1.AdminService.ResumeTenant:input_type -> perceptor.v1.ResumeTenantRequest
+	10, // 34: perceptor.v1.AdminService.DeleteTenant:input_type -> perceptor.v1.DeleteTenantRequest
+	12, // 35: perceptor.v1.AdminService.RotateTenantKey:input_type -> perceptor.v1.RotateTenantKeyRequest
+	17, // 36: perceptor.v1.AdminService.CreateToken:input_type -> perceptor.v1.CreateTokenRequest
+	19, // 37: perceptor.v1.AdminService.ListTokens:input_type -> perceptor.v1.ListTokensRequest
+	21, // 38: perceptor.v1.AdminService.RotateToken:input_type -> perceptor.v1.RotateTokenRequest
+	23, // 39: perceptor.v1.AdminService.RevokeToken:input_type -> perceptor.v1.RevokeTokenRequest
+	2,  // 40: perceptor.v1.AdminService.CreateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 41: perceptor.v1.AdminService.GetTenant:output_type -> perceptor.v1.Tenant
+	16, // 42: perceptor.v1.AdminService.ListTenants:output_type -> perceptor.v1.ListTenantsResponse
+	2,  // 43: perceptor.v1.AdminService.UpdateTenant:output_type -> perceptor.v1.Tenant
+	2,  // 44: perceptor.v1.AdminService.PauseTenant:output_type -> perceptor.v1.Tenant
+	2,  // 45: perceptor.v1.AdminService.ResumeTenant:output_type -> perceptor.v1.Tenant
+	11, // 46: perceptor.v1.AdminService.DeleteTenant:output_type -> perceptor.v1.DeleteTenantResponse
+	13, // 47: perceptor.v1.AdminService.RotateTenantKey:output_type -> perceptor.v1.RotateTenantKeyResponse
+	18, // 48: perceptor.v1.AdminService.CreateToken:output_type -> perceptor.v1.CreateTokenResponse
+	20, // 49: perceptor.v1.AdminService.ListTokens:output_type -> perceptor.v1.ListTokensResponse
+	22, // 50: perceptor.v1.AdminService.RotateToken:output_type -> perceptor.v1.RotateTokenResponse
+	4,  // 51: perceptor.v1.AdminService.RevokeToken:output_type -> perceptor.v1.Token
+	40, // [40:52] is the sub-list for method output_type
+	28, // [28:40] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_admin_service_proto_init() }

@@ -419,8 +419,16 @@ type RunResult struct {
 	// it replaces the backoff of the retry policy. 1 ms to 24 h. Not allowed with
 	// SUCCESS.
 	RedeliverAfter *durationpb.Duration `protobuf:"bytes,8,opt,name=redeliver_after,json=redeliverAfter,proto3" json:"redeliver_after,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// When the attempt passed its stages, for the history of runs. Default: the
+	// history does not have it.
+	Times *AttemptTimes `protobuf:"bytes,9,opt,name=times,proto3" json:"times,omitempty"`
+	// The trace context of the span that reports the result, in W3C format,
+	// version 00, or that of the record (its header traceparent). If it is sampled
+	// and the service makes traces, its span for the result is a child of it.
+	// A context that is not valid is ignored.
+	TraceParent   string `protobuf:"bytes,15,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunResult) Reset() {
@@ -509,6 +517,188 @@ func (x *RunResult) GetRedeliverAfter() *durationpb.Duration {
 	return nil
 }
 
+func (x *RunResult) GetTimes() *AttemptTimes {
+	if x != nil {
+		return x.Times
+	}
+	return nil
+}
+
+func (x *RunResult) GetTraceParent() string {
+	if x != nil {
+		return x.TraceParent
+	}
+	return ""
+}
+
+// When an attempt passed its stages. It comes with every result, so its instants
+// and durations are integers: as messages they would cost more than the rest of
+// the result. Values that make no sense are ignored.
+type AttemptTimes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// RunRecord.dispatcher.
+	Dispatcher string `protobuf:"bytes,1,opt,name=dispatcher,proto3" json:"dispatcher,omitempty"`
+	// RunRecord.scheduled_time, in milliseconds since 1970-01-01T00:00:00Z. 0:
+	// unknown, as in all fields.
+	ScheduledMs int64 `protobuf:"varint,2,opt,name=scheduled_ms,json=scheduledMs,proto3" json:"scheduled_ms,omitempty"`
+	// RunRecord.claim_time, in milliseconds since 1970-01-01T00:00:00Z.
+	ClaimedMs int64 `protobuf:"varint,3,opt,name=claimed_ms,json=claimedMs,proto3" json:"claimed_ms,omitempty"`
+	// RunRecord.publish_time, in milliseconds since 1970-01-01T00:00:00Z.
+	PublishedMs int64 `protobuf:"varint,4,opt,name=published_ms,json=publishedMs,proto3" json:"published_ms,omitempty"`
+	// How long before this call was sent the record was received, in
+	// microseconds, by a monotonic clock; so are the next two.
+	ReceivedAgoUs int64 `protobuf:"varint,5,opt,name=received_ago_us,json=receivedAgoUs,proto3" json:"received_ago_us,omitempty"`
+	// How long before this call was sent the handler was called, in microseconds.
+	BegunAgoUs int64 `protobuf:"varint,6,opt,name=begun_ago_us,json=begunAgoUs,proto3" json:"begun_ago_us,omitempty"`
+	// How long before this call was sent the handler returned, in microseconds.
+	EndedAgoUs    int64 `protobuf:"varint,7,opt,name=ended_ago_us,json=endedAgoUs,proto3" json:"ended_ago_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttemptTimes) Reset() {
+	*x = AttemptTimes{}
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttemptTimes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttemptTimes) ProtoMessage() {}
+
+func (x *AttemptTimes) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttemptTimes.ProtoReflect.Descriptor instead.
+func (*AttemptTimes) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *AttemptTimes) GetDispatcher() string {
+	if x != nil {
+		return x.Dispatcher
+	}
+	return ""
+}
+
+func (x *AttemptTimes) GetScheduledMs() int64 {
+	if x != nil {
+		return x.ScheduledMs
+	}
+	return 0
+}
+
+func (x *AttemptTimes) GetClaimedMs() int64 {
+	if x != nil {
+		return x.ClaimedMs
+	}
+	return 0
+}
+
+func (x *AttemptTimes) GetPublishedMs() int64 {
+	if x != nil {
+		return x.PublishedMs
+	}
+	return 0
+}
+
+func (x *AttemptTimes) GetReceivedAgoUs() int64 {
+	if x != nil {
+		return x.ReceivedAgoUs
+	}
+	return 0
+}
+
+func (x *AttemptTimes) GetBegunAgoUs() int64 {
+	if x != nil {
+		return x.BegunAgoUs
+	}
+	return 0
+}
+
+func (x *AttemptTimes) GetEndedAgoUs() int64 {
+	if x != nil {
+		return x.EndedAgoUs
+	}
+	return 0
+}
+
+// A listener, for the history of runs. Texts are cut after 100 bytes.
+type Listener struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the program.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The host on which it runs.
+	Host string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	// The version of the program.
+	Version       string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Listener) Reset() {
+	*x = Listener{}
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Listener) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Listener) ProtoMessage() {}
+
+func (x *Listener) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Listener.ProtoReflect.Descriptor instead.
+func (*Listener) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Listener) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Listener) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Listener) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
 // Changes to params. Removals are applied before settings.
 type ParamsPatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -522,7 +712,7 @@ type ParamsPatch struct {
 
 func (x *ParamsPatch) Reset() {
 	*x = ParamsPatch{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[4]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +724,7 @@ func (x *ParamsPatch) String() string {
 func (*ParamsPatch) ProtoMessage() {}
 
 func (x *ParamsPatch) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[4]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +737,7 @@ func (x *ParamsPatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParamsPatch.ProtoReflect.Descriptor instead.
 func (*ParamsPatch) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{4}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ParamsPatch) GetSet() map[string]string {
@@ -577,7 +767,7 @@ type StartRunsRequest struct {
 
 func (x *StartRunsRequest) Reset() {
 	*x = StartRunsRequest{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -589,7 +779,7 @@ func (x *StartRunsRequest) String() string {
 func (*StartRunsRequest) ProtoMessage() {}
 
 func (x *StartRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -602,7 +792,7 @@ func (x *StartRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRunsRequest.ProtoReflect.Descriptor instead.
 func (*StartRunsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{5}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StartRunsRequest) GetHolder() uint64 {
@@ -630,7 +820,7 @@ type StartRunsResponse struct {
 
 func (x *StartRunsResponse) Reset() {
 	*x = StartRunsResponse{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -642,7 +832,7 @@ func (x *StartRunsResponse) String() string {
 func (*StartRunsResponse) ProtoMessage() {}
 
 func (x *StartRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -655,7 +845,7 @@ func (x *StartRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRunsResponse.ProtoReflect.Descriptor instead.
 func (*StartRunsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{6}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StartRunsResponse) GetReplies() []*RunReply {
@@ -671,14 +861,16 @@ type ReportResultsRequest struct {
 	// See StartRunsRequest.holder.
 	Holder uint64 `protobuf:"fixed64,1,opt,name=holder,proto3" json:"holder,omitempty"`
 	// The results.
-	Results       []*RunResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
+	Results []*RunResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
+	// Who reports them. Default: the history does not have it.
+	Listener      *Listener `protobuf:"bytes,3,opt,name=listener,proto3" json:"listener,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportResultsRequest) Reset() {
 	*x = ReportResultsRequest{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +882,7 @@ func (x *ReportResultsRequest) String() string {
 func (*ReportResultsRequest) ProtoMessage() {}
 
 func (x *ReportResultsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +895,7 @@ func (x *ReportResultsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResultsRequest.ProtoReflect.Descriptor instead.
 func (*ReportResultsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{7}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReportResultsRequest) GetHolder() uint64 {
@@ -720,6 +912,13 @@ func (x *ReportResultsRequest) GetResults() []*RunResult {
 	return nil
 }
 
+func (x *ReportResultsRequest) GetListener() *Listener {
+	if x != nil {
+		return x.Listener
+	}
+	return nil
+}
+
 // Response of ReportResults.
 type ReportResultsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -731,7 +930,7 @@ type ReportResultsResponse struct {
 
 func (x *ReportResultsResponse) Reset() {
 	*x = ReportResultsResponse{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +942,7 @@ func (x *ReportResultsResponse) String() string {
 func (*ReportResultsResponse) ProtoMessage() {}
 
 func (x *ReportResultsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +955,7 @@ func (x *ReportResultsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResultsResponse.ProtoReflect.Descriptor instead.
 func (*ReportResultsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{8}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReportResultsResponse) GetReplies() []*RunReply {
@@ -779,7 +978,7 @@ type HeartbeatRunsRequest struct {
 
 func (x *HeartbeatRunsRequest) Reset() {
 	*x = HeartbeatRunsRequest{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -791,7 +990,7 @@ func (x *HeartbeatRunsRequest) String() string {
 func (*HeartbeatRunsRequest) ProtoMessage() {}
 
 func (x *HeartbeatRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -804,7 +1003,7 @@ func (x *HeartbeatRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRunsRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRunsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{9}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HeartbeatRunsRequest) GetHolder() uint64 {
@@ -832,7 +1031,7 @@ type HeartbeatRunsResponse struct {
 
 func (x *HeartbeatRunsResponse) Reset() {
 	*x = HeartbeatRunsResponse{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +1043,7 @@ func (x *HeartbeatRunsResponse) String() string {
 func (*HeartbeatRunsResponse) ProtoMessage() {}
 
 func (x *HeartbeatRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1056,7 @@ func (x *HeartbeatRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRunsResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatRunsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{10}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HeartbeatRunsResponse) GetReplies() []*RunReply {
@@ -873,14 +1072,22 @@ type HandBackRunsRequest struct {
 	// See StartRunsRequest.holder.
 	Holder uint64 `protobuf:"fixed64,1,opt,name=holder,proto3" json:"holder,omitempty"`
 	// The attempts to hand back.
-	Attempts      []*Attempt `protobuf:"bytes,2,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	Attempts []*Attempt `protobuf:"bytes,2,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	// Who hands them back. Default: the history does not have it.
+	Listener *Listener `protobuf:"bytes,3,opt,name=listener,proto3" json:"listener,omitempty"`
+	// When the attempts passed their stages, in the order of attempts. Default:
+	// none; the history does not have it.
+	Times []*AttemptTimes `protobuf:"bytes,4,rep,name=times,proto3" json:"times,omitempty"`
+	// The kinds of the runs, in the order of attempts, so that the figures of the
+	// tenant show which kinds have no handler. Default: none.
+	Kinds         []string `protobuf:"bytes,10,rep,name=kinds,proto3" json:"kinds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HandBackRunsRequest) Reset() {
 	*x = HandBackRunsRequest{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +1099,7 @@ func (x *HandBackRunsRequest) String() string {
 func (*HandBackRunsRequest) ProtoMessage() {}
 
 func (x *HandBackRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +1112,7 @@ func (x *HandBackRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandBackRunsRequest.ProtoReflect.Descriptor instead.
 func (*HandBackRunsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{11}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HandBackRunsRequest) GetHolder() uint64 {
@@ -922,6 +1129,27 @@ func (x *HandBackRunsRequest) GetAttempts() []*Attempt {
 	return nil
 }
 
+func (x *HandBackRunsRequest) GetListener() *Listener {
+	if x != nil {
+		return x.Listener
+	}
+	return nil
+}
+
+func (x *HandBackRunsRequest) GetTimes() []*AttemptTimes {
+	if x != nil {
+		return x.Times
+	}
+	return nil
+}
+
+func (x *HandBackRunsRequest) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
 // Response of HandBackRuns.
 type HandBackRunsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -933,7 +1161,7 @@ type HandBackRunsResponse struct {
 
 func (x *HandBackRunsResponse) Reset() {
 	*x = HandBackRunsResponse{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1173,7 @@ func (x *HandBackRunsResponse) String() string {
 func (*HandBackRunsResponse) ProtoMessage() {}
 
 func (x *HandBackRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1186,7 @@ func (x *HandBackRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandBackRunsResponse.ProtoReflect.Descriptor instead.
 func (*HandBackRunsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{12}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HandBackRunsResponse) GetReplies() []*RunReply {
@@ -979,7 +1207,7 @@ type CheckRunsRequest struct {
 
 func (x *CheckRunsRequest) Reset() {
 	*x = CheckRunsRequest{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1219,7 @@ func (x *CheckRunsRequest) String() string {
 func (*CheckRunsRequest) ProtoMessage() {}
 
 func (x *CheckRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1232,7 @@ func (x *CheckRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRunsRequest.ProtoReflect.Descriptor instead.
 func (*CheckRunsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{13}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CheckRunsRequest) GetAttempts() []*Attempt {
@@ -1026,7 +1254,7 @@ type CheckRunsResponse struct {
 
 func (x *CheckRunsResponse) Reset() {
 	*x = CheckRunsResponse{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1266,7 @@ func (x *CheckRunsResponse) String() string {
 func (*CheckRunsResponse) ProtoMessage() {}
 
 func (x *CheckRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[14]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1279,7 @@ func (x *CheckRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRunsResponse.ProtoReflect.Descriptor instead.
 func (*CheckRunsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{14}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CheckRunsResponse) GetReplies() []*RunReply {
@@ -1070,7 +1298,7 @@ type GetDeliveryRequest struct {
 
 func (x *GetDeliveryRequest) Reset() {
 	*x = GetDeliveryRequest{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +1310,7 @@ func (x *GetDeliveryRequest) String() string {
 func (*GetDeliveryRequest) ProtoMessage() {}
 
 func (x *GetDeliveryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[15]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +1323,7 @@ func (x *GetDeliveryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDeliveryRequest.ProtoReflect.Descriptor instead.
 func (*GetDeliveryRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{15}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{17}
 }
 
 // Where the tenant's runs are published.
@@ -1125,7 +1353,7 @@ type Delivery struct {
 
 func (x *Delivery) Reset() {
 	*x = Delivery{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[16]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1365,7 @@ func (x *Delivery) String() string {
 func (*Delivery) ProtoMessage() {}
 
 func (x *Delivery) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[16]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1378,7 @@ func (x *Delivery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delivery.ProtoReflect.Descriptor instead.
 func (*Delivery) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{16}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Delivery) GetTenant() string {
@@ -1217,7 +1445,7 @@ type RecordKey struct {
 
 func (x *RecordKey) Reset() {
 	*x = RecordKey{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1457,7 @@ func (x *RecordKey) String() string {
 func (*RecordKey) ProtoMessage() {}
 
 func (x *RecordKey) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[17]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1470,7 @@ func (x *RecordKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordKey.ProtoReflect.Descriptor instead.
 func (*RecordKey) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{17}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RecordKey) GetId() int32 {
@@ -1281,7 +1509,7 @@ type KafkaLogin struct {
 
 func (x *KafkaLogin) Reset() {
 	*x = KafkaLogin{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[18]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1521,7 @@ func (x *KafkaLogin) String() string {
 func (*KafkaLogin) ProtoMessage() {}
 
 func (x *KafkaLogin) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[18]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1534,7 @@ func (x *KafkaLogin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KafkaLogin.ProtoReflect.Descriptor instead.
 func (*KafkaLogin) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{18}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *KafkaLogin) GetMechanism() string {
@@ -1361,6 +1589,10 @@ type RunRecord struct {
 	ClaimTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=claim_time,json=claimTime,proto3" json:"claim_time,omitempty"`
 	// Task.trace_parent: the trace to which the trace of the run links.
 	TraceParent string `protobuf:"bytes,11,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
+	// The name of the dispatcher that published the record.
+	Dispatcher string `protobuf:"bytes,12,opt,name=dispatcher,proto3" json:"dispatcher,omitempty"`
+	// When the record was published, by the database's clock.
+	PublishTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
 	// The dead run that this run replays, "TASK-SEQ". Empty: none.
 	ReplayOf string `protobuf:"bytes,14,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
 	// The task's params.
@@ -1371,7 +1603,7 @@ type RunRecord struct {
 
 func (x *RunRecord) Reset() {
 	*x = RunRecord{}
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[19]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1615,7 @@ func (x *RunRecord) String() string {
 func (*RunRecord) ProtoMessage() {}
 
 func (x *RunRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_run_service_proto_msgTypes[19]
+	mi := &file_perceptor_v1_run_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1628,7 @@ func (x *RunRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRecord.ProtoReflect.Descriptor instead.
 func (*RunRecord) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{19}
+	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RunRecord) GetTaskId() int64 {
@@ -1476,6 +1708,20 @@ func (x *RunRecord) GetTraceParent() string {
 	return ""
 }
 
+func (x *RunRecord) GetDispatcher() string {
+	if x != nil {
+		return x.Dispatcher
+	}
+	return ""
+}
+
+func (x *RunRecord) GetPublishTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PublishTime
+	}
+	return nil
+}
+
 func (x *RunRecord) GetReplayOf() string {
 	if x != nil {
 		return x.ReplayOf
@@ -1509,7 +1755,7 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\bRunTerms\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12,\n" +
-	"\x06params\x18\x03 \x01(\v2\x14.perceptor.v1.ParamsR\x06params\"\xf8\x03\n" +
+	"\x06params\x18\x03 \x01(\v2\x14.perceptor.v1.ParamsR\x06params\"\xd7\x04\n" +
 	"\tRunResult\x124\n" +
 	"\aattempt\x18\x01 \x01(\v2\x15.perceptor.v1.AttemptB\x03\xe0A\x02R\aattempt\x12>\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x1f.perceptor.v1.RunResult.OutcomeB\x03\xe0A\x02R\aoutcome\x12\x19\n" +
@@ -1518,13 +1764,32 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\x04stop\x18\x05 \x01(\bB\x03\xe0A\x01R\x04stop\x12A\n" +
 	"\fparams_patch\x18\x06 \x01(\v2\x19.perceptor.v1.ParamsPatchB\x03\xe0A\x01R\vparamsPatch\x12!\n" +
 	"\tpermanent\x18\a \x01(\bB\x03\xe0A\x01R\tpermanent\x12G\n" +
-	"\x0fredeliver_after\x18\b \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x0eredeliverAfter\"E\n" +
+	"\x0fredeliver_after\x18\b \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x0eredeliverAfter\x125\n" +
+	"\x05times\x18\t \x01(\v2\x1a.perceptor.v1.AttemptTimesB\x03\xe0A\x01R\x05times\x12&\n" +
+	"\ftrace_parent\x18\x0f \x01(\tB\x03\xe0A\x01R\vtraceParent\"E\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aSUCCESS\x10\x01\x12\b\n" +
 	"\x04FAIL\x10\x02\x12\n" +
 	"\n" +
-	"\x06SNOOZE\x10\x03\"\x9d\x01\n" +
+	"\x06SNOOZE\x10\x03\"\xa2\x02\n" +
+	"\fAttemptTimes\x12#\n" +
+	"\n" +
+	"dispatcher\x18\x01 \x01(\tB\x03\xe0A\x01R\n" +
+	"dispatcher\x12&\n" +
+	"\fscheduled_ms\x18\x02 \x01(\x03B\x03\xe0A\x01R\vscheduledMs\x12\"\n" +
+	"\n" +
+	"claimed_ms\x18\x03 \x01(\x03B\x03\xe0A\x01R\tclaimedMs\x12&\n" +
+	"\fpublished_ms\x18\x04 \x01(\x03B\x03\xe0A\x01R\vpublishedMs\x12+\n" +
+	"\x0freceived_ago_us\x18\x05 \x01(\x03B\x03\xe0A\x01R\rreceivedAgoUs\x12%\n" +
+	"\fbegun_ago_us\x18\x06 \x01(\x03B\x03\xe0A\x01R\n" +
+	"begunAgoUs\x12%\n" +
+	"\fended_ago_us\x18\a \x01(\x03B\x03\xe0A\x01R\n" +
+	"endedAgoUs\"[\n" +
+	"\bListener\x12\x17\n" +
+	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x01R\x04name\x12\x17\n" +
+	"\x04host\x18\x02 \x01(\tB\x03\xe0A\x01R\x04host\x12\x1d\n" +
+	"\aversion\x18\x03 \x01(\tB\x03\xe0A\x01R\aversion\"\x9d\x01\n" +
 	"\vParamsPatch\x129\n" +
 	"\x03set\x18\x01 \x03(\v2\".perceptor.v1.ParamsPatch.SetEntryB\x03\xe0A\x01R\x03set\x12\x1b\n" +
 	"\x06remove\x18\x02 \x03(\tB\x03\xe0A\x01R\x06remove\x1a6\n" +
@@ -1535,20 +1800,25 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\x06holder\x18\x01 \x01(\x06B\x03\xe0A\x02R\x06holder\x126\n" +
 	"\battempts\x18\x02 \x03(\v2\x15.perceptor.v1.AttemptB\x03\xe0A\x02R\battempts\"E\n" +
 	"\x11StartRunsResponse\x120\n" +
-	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"k\n" +
+	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"\xa4\x01\n" +
 	"\x14ReportResultsRequest\x12\x1b\n" +
 	"\x06holder\x18\x01 \x01(\x06B\x03\xe0A\x02R\x06holder\x126\n" +
-	"\aresults\x18\x02 \x03(\v2\x17.perceptor.v1.RunResultB\x03\xe0A\x02R\aresults\"I\n" +
+	"\aresults\x18\x02 \x03(\v2\x17.perceptor.v1.RunResultB\x03\xe0A\x02R\aresults\x127\n" +
+	"\blistener\x18\x03 \x01(\v2\x16.perceptor.v1.ListenerB\x03\xe0A\x01R\blistener\"I\n" +
 	"\x15ReportResultsResponse\x120\n" +
 	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"k\n" +
 	"\x14HeartbeatRunsRequest\x12\x1b\n" +
 	"\x06holder\x18\x01 \x01(\x06B\x03\xe0A\x02R\x06holder\x126\n" +
 	"\battempts\x18\x02 \x03(\v2\x15.perceptor.v1.AttemptB\x03\xe0A\x02R\battempts\"I\n" +
 	"\x15HeartbeatRunsResponse\x120\n" +
-	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"j\n" +
+	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"\xf5\x01\n" +
 	"\x13HandBackRunsRequest\x12\x1b\n" +
 	"\x06holder\x18\x01 \x01(\x06B\x03\xe0A\x02R\x06holder\x126\n" +
-	"\battempts\x18\x02 \x03(\v2\x15.perceptor.v1.AttemptB\x03\xe0A\x02R\battempts\"H\n" +
+	"\battempts\x18\x02 \x03(\v2\x15.perceptor.v1.AttemptB\x03\xe0A\x02R\battempts\x127\n" +
+	"\blistener\x18\x03 \x01(\v2\x16.perceptor.v1.ListenerB\x03\xe0A\x01R\blistener\x125\n" +
+	"\x05times\x18\x04 \x03(\v2\x1a.perceptor.v1.AttemptTimesB\x03\xe0A\x01R\x05times\x12\x19\n" +
+	"\x05kinds\x18\n" +
+	" \x03(\tB\x03\xe0A\x01R\x05kinds\"H\n" +
 	"\x14HandBackRunsResponse\x120\n" +
 	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"J\n" +
 	"\x10CheckRunsRequest\x126\n" +
@@ -1574,7 +1844,7 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"KafkaLogin\x12\x1c\n" +
 	"\tmechanism\x18\x01 \x01(\tR\tmechanism\x12\x1a\n" +
 	"\busername\x18\x02 \x01(\tR\busername\x12\x1a\n" +
-	"\bpassword\x18\x03 \x01(\tR\bpassword\"\xf6\x03\n" +
+	"\bpassword\x18\x03 \x01(\tR\bpassword\"\xd5\x04\n" +
 	"\tRunRecord\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x18\n" +
@@ -1589,7 +1859,11 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\n" +
 	"claim_time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tclaimTime\x12!\n" +
-	"\ftrace_parent\x18\v \x01(\tR\vtraceParent\x12\x1b\n" +
+	"\ftrace_parent\x18\v \x01(\tR\vtraceParent\x12\x1e\n" +
+	"\n" +
+	"dispatcher\x18\f \x01(\tR\n" +
+	"dispatcher\x12=\n" +
+	"\fpublish_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vpublishTime\x12\x1b\n" +
 	"\treplay_of\x18\x0e \x01(\tR\breplayOf\x12,\n" +
 	"\x06params\x18\x0f \x01(\v2\x14.perceptor.v1.ParamsR\x06params*\xd3\x01\n" +
 	"\aRunCode\x12\x18\n" +
@@ -1624,7 +1898,7 @@ func file_perceptor_v1_run_service_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_run_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perceptor_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_perceptor_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_perceptor_v1_run_service_proto_goTypes = []any{
 	(RunCode)(0),                  // 0: perceptor.v1.RunCode
 	(RunResult_Outcome)(0),        // 1: perceptor.v1.RunResult.Outcome
@@ -1632,75 +1906,82 @@ var file_perceptor_v1_run_service_proto_goTypes = []any{
 	(*RunReply)(nil),              // 3: perceptor.v1.RunReply
 	(*RunTerms)(nil),              // 4: perceptor.v1.RunTerms
 	(*RunResult)(nil),             // 5: perceptor.v1.RunResult
-	(*ParamsPatch)(nil),           // 6: perceptor.v1.ParamsPatch
-	(*StartRunsRequest)(nil),      // 7: perceptor.v1.StartRunsRequest
-	(*StartRunsResponse)(nil),     // 8: perceptor.v1.StartRunsResponse
-	(*ReportResultsRequest)(nil),  // 9: perceptor.v1.ReportResultsRequest
-	(*ReportResultsResponse)(nil), // 10: perceptor.v1.ReportResultsResponse
-	(*HeartbeatRunsRequest)(nil),  // 11: perceptor.v1.HeartbeatRunsRequest
-	(*HeartbeatRunsResponse)(nil), // 12: perceptor.v1.HeartbeatRunsResponse
-	(*HandBackRunsRequest)(nil),   // 13: perceptor.v1.HandBackRunsRequest
-	(*HandBackRunsResponse)(nil),  // 14: perceptor.v1.HandBackRunsResponse
-	(*CheckRunsRequest)(nil),      // 15: perceptor.v1.CheckRunsRequest
-	(*CheckRunsResponse)(nil),     // 16: perceptor.v1.CheckRunsResponse
-	(*GetDeliveryRequest)(nil),    // 17: perceptor.v1.GetDeliveryRequest
-	(*Delivery)(nil),              // 18: perceptor.v1.Delivery
-	(*RecordKey)(nil),             // 19: perceptor.v1.RecordKey
-	(*KafkaLogin)(nil),            // 20: perceptor.v1.KafkaLogin
-	(*RunRecord)(nil),             // 21: perceptor.v1.RunRecord
-	nil,                           // 22: perceptor.v1.ParamsPatch.SetEntry
-	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
-	(*Params)(nil),                // 24: perceptor.v1.Params
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(Task_Type)(0),                // 26: perceptor.v1.Task.Type
+	(*AttemptTimes)(nil),          // 6: perceptor.v1.AttemptTimes
+	(*Listener)(nil),              // 7: perceptor.v1.Listener
+	(*ParamsPatch)(nil),           // 8: perceptor.v1.ParamsPatch
+	(*StartRunsRequest)(nil),      // 9: perceptor.v1.StartRunsRequest
+	(*StartRunsResponse)(nil),     // 10: perceptor.v1.StartRunsResponse
+	(*ReportResultsRequest)(nil),  // 11: perceptor.v1.ReportResultsRequest
+	(*ReportResultsResponse)(nil), // 12: perceptor.v1.ReportResultsResponse
+	(*HeartbeatRunsRequest)(nil),  // 13: perceptor.v1.HeartbeatRunsRequest
+	(*HeartbeatRunsResponse)(nil), // 14: perceptor.v1.HeartbeatRunsResponse
+	(*HandBackRunsRequest)(nil),   // 15: perceptor.v1.HandBackRunsRequest
+	(*HandBackRunsResponse)(nil),  // 16: perceptor.v1.HandBackRunsResponse
+	(*CheckRunsRequest)(nil),      // 17: perceptor.v1.CheckRunsRequest
+	(*CheckRunsResponse)(nil),     // 18: perceptor.v1.CheckRunsResponse
+	(*GetDeliveryRequest)(nil),    // 19: perceptor.v1.GetDeliveryRequest
+	(*Delivery)(nil),              // 20: perceptor.v1.Delivery
+	(*RecordKey)(nil),             // 21: perceptor.v1.RecordKey
+	(*KafkaLogin)(nil),            // 22: perceptor.v1.KafkaLogin
+	(*RunRecord)(nil),             // 23: perceptor.v1.RunRecord
+	nil,                           // 24: perceptor.v1.ParamsPatch.SetEntry
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
+	(*Params)(nil),                // 26: perceptor.v1.Params
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(Task_Type)(0),                // 28: perceptor.v1.Task.Type
 }
 var file_perceptor_v1_run_service_proto_depIdxs = []int32{
 	0,  // 0: perceptor.v1.RunReply.code:type_name -> perceptor.v1.RunCode
-	23, // 1: perceptor.v1.RunReply.lease:type_name -> google.protobuf.Duration
+	25, // 1: perceptor.v1.RunReply.lease:type_name -> google.protobuf.Duration
 	4,  // 2: perceptor.v1.RunReply.terms:type_name -> perceptor.v1.RunTerms
-	24, // 3: perceptor.v1.RunTerms.params:type_name -> perceptor.v1.Params
+	26, // 3: perceptor.v1.RunTerms.params:type_name -> perceptor.v1.Params
 	2,  // 4: perceptor.v1.RunResult.attempt:type_name -> perceptor.v1.Attempt
 	1,  // 5: perceptor.v1.RunResult.outcome:type_name -> perceptor.v1.RunResult.Outcome
-	25, // 6: perceptor.v1.RunResult.next_execute_time:type_name -> google.protobuf.Timestamp
-	6,  // 7: perceptor.v1.RunResult.params_patch:type_name -> perceptor.v1.ParamsPatch
-	23, // 8: perceptor.v1.RunResult.redeliver_after:type_name -> google.protobuf.Duration
-	22, // 9: perceptor.v1.ParamsPatch.set:type_name -> perceptor.v1.ParamsPatch.SetEntry
-	2,  // 10: perceptor.v1.StartRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 11: perceptor.v1.StartRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	5,  // 12: perceptor.v1.ReportResultsRequest.results:type_name -> perceptor.v1.RunResult
-	3,  // 13: perceptor.v1.ReportResultsResponse.replies:type_name -> perceptor.v1.RunReply
-	2,  // 14: perceptor.v1.HeartbeatRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 15: perceptor.v1.HeartbeatRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	2,  // 16: perceptor.v1.HandBackRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 17: perceptor.v1.HandBackRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	2,  // 18: perceptor.v1.CheckRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 19: perceptor.v1.CheckRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	25, // 20: perceptor.v1.Delivery.now:type_name -> google.protobuf.Timestamp
-	19, // 21: perceptor.v1.Delivery.record_keys:type_name -> perceptor.v1.RecordKey
-	20, // 22: perceptor.v1.Delivery.login:type_name -> perceptor.v1.KafkaLogin
-	25, // 23: perceptor.v1.RecordKey.expire_time:type_name -> google.protobuf.Timestamp
-	26, // 24: perceptor.v1.RunRecord.type:type_name -> perceptor.v1.Task.Type
-	25, // 25: perceptor.v1.RunRecord.scheduled_time:type_name -> google.protobuf.Timestamp
-	23, // 26: perceptor.v1.RunRecord.ack_timeout:type_name -> google.protobuf.Duration
-	25, // 27: perceptor.v1.RunRecord.claim_time:type_name -> google.protobuf.Timestamp
-	24, // 28: perceptor.v1.RunRecord.params:type_name -> perceptor.v1.Params
-	7,  // 29: perceptor.v1.RunService.StartRuns:input_type -> perceptor.v1.StartRunsRequest
-	9,  // 30: perceptor.v1.RunService.ReportResults:input_type -> perceptor.v1.ReportResultsRequest
-	11, // 31: perceptor.v1.RunService.HeartbeatRuns:input_type -> perceptor.v1.HeartbeatRunsRequest
-	13, // 32: perceptor.v1.RunService.HandBackRuns:input_type -> perceptor.v1.HandBackRunsRequest
-	15, // 33: perceptor.v1.RunService.CheckRuns:input_type -> perceptor.v1.CheckRunsRequest
-	17, // 34: perceptor.v1.RunService.GetDelivery:input_type -> perceptor.v1.GetDeliveryRequest
-	8,  // 35: perceptor.v1.RunService.StartRuns:output_type -> perceptor.v1.StartRunsResponse
-	10, // 36: perceptor.v1.RunService.ReportResults:output_type -> perceptor.v1.ReportResultsResponse
-	12, // 37: perceptor.v1.RunService.HeartbeatRuns:output_type -> perceptor.v1.HeartbeatRunsResponse
-	14, // 38: perceptor.v1.RunService.HandBackRuns:output_type -> perceptor.v1.HandBackRunsResponse
-	16, // 39: perceptor.v1.RunService.CheckRuns:output_type -> perceptor.v1.CheckRunsResponse
-	18, // 40: perceptor.v1.RunService.GetDelivery:output_type -> perceptor.v1.Delivery
-	35, // [35:41] is the sub-list for method output_type
-	29, // [29:35] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	27, // 6: perceptor.v1.RunResult.next_execute_time:type_name -> google.protobuf.Timestamp
+	8,  // 7: perceptor.v1.RunResult.params_patch:type_name -> perceptor.v1.ParamsPatch
+	25, // 8: perceptor.v1.RunResult.redeliver_after:type_name -> google.protobuf.Duration
+	6,  // 9: perceptor.v1.RunResult.times:type_name -> perceptor.v1.AttemptTimes
+	24, // 10: perceptor.v1.ParamsPatch.set:type_name -> perceptor.v1.ParamsPatch.SetEntry
+	2,  // 11: perceptor.v1.StartRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 12: perceptor.v1.StartRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	5,  // 13: perceptor.v1.ReportResultsRequest.results:type_name -> perceptor.v1.RunResult
+	7,  // 14: perceptor.v1.ReportResultsRequest.listener:type_name -> perceptor.v1.Listener
+	3,  // 15: perceptor.v1.ReportResultsResponse.replies:type_name -> perceptor.v1.RunReply
+	2,  // 16: perceptor.v1.HeartbeatRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 17: perceptor.v1.HeartbeatRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	2,  // 18: perceptor.v1.HandBackRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	7,  // 19: perceptor.v1.HandBackRunsRequest.listener:type_name -> perceptor.v1.Listener
+	6,  // 20: perceptor.v1.HandBackRunsRequest.times:type_name -> perceptor.v1.AttemptTimes
+	3,  // 21: perceptor.v1.HandBackRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	2,  // 22: perceptor.v1.CheckRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 23: perceptor.v1.CheckRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	27, // 24: perceptor.v1.Delivery.now:type_name -> google.protobuf.Timestamp
+	21, // 25: perceptor.v1.Delivery.record_keys:type_name -> perceptor.v1.RecordKey
+	22, // 26: perceptor.v1.Delivery.login:type_name -> perceptor.v1.KafkaLogin
+	27, // 27: perceptor.v1.RecordKey.expire_time:type_name -> google.protobuf.Timestamp
+	28, // 28: perceptor.v1.RunRecord.type:type_name -> perceptor.v1.Task.Type
+	27, // 29: perceptor.v1.RunRecord.scheduled_time:type_name -> google.protobuf.Timestamp
+	25, // 30: perceptor.v1.RunRecord.ack_timeout:type_name -> google.protobuf.Duration
+	27, // 31: perceptor.v1.RunRecord.claim_time:type_name -> google.protobuf.Timestamp
+	27, // 32: perceptor.v1.RunRecord.publish_time:type_name -> google.protobuf.Timestamp
+	26, // 33: perceptor.v1.RunRecord.params:type_name -> perceptor.v1.Params
+	9,  // 34: perceptor.v1.RunService.StartRuns:input_type -> perceptor.v1.StartRunsRequest
+	11, // 35: perceptor.v1.RunService.ReportResults:input_type -> perceptor.v1.ReportResultsRequest
+	13, // 36: perceptor.v1.RunService.HeartbeatRuns:input_type -> perceptor.v1.HeartbeatRunsRequest
+	15, // 37: perceptor.v1.RunService.HandBackRuns:input_type -> perceptor.v1.HandBackRunsRequest
+	17, // 38: perceptor.v1.RunService.CheckRuns:input_type -> perceptor.v1.CheckRunsRequest
+	19, // 39: perceptor.v1.RunService.GetDelivery:input_type -> perceptor.v1.GetDeliveryRequest
+	10, // 40: perceptor.v1.RunService.StartRuns:output_type -> perceptor.v1.StartRunsResponse
+	12, // 41: perceptor.v1.RunService.ReportResults:output_type -> perceptor.v1.ReportResultsResponse
+	14, // 42: perceptor.v1.RunService.HeartbeatRuns:output_type -> perceptor.v1.HeartbeatRunsResponse
+	16, // 43: perceptor.v1.RunService.HandBackRuns:output_type -> perceptor.v1.HandBackRunsResponse
+	18, // 44: perceptor.v1.RunService.CheckRuns:output_type -> perceptor.v1.CheckRunsResponse
+	20, // 45: perceptor.v1.RunService.GetDelivery:output_type -> perceptor.v1.Delivery
+	40, // [40:46] is the sub-list for method output_type
+	34, // [34:40] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_run_service_proto_init() }
@@ -1715,7 +1996,7 @@ func file_perceptor_v1_run_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_run_service_proto_rawDesc), len(file_perceptor_v1_run_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -620,10 +620,12 @@ func (x *AddTasksResponse) GetReplayed() bool {
 // Request of GetTask.
 type GetTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The id that AddTask returned.
-	Id            int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The id that AddTask returned. Not set if idempotency_key is.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The task's idempotency_key, instead of its id.
+	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GetTaskRequest) Reset() {
@@ -661,6 +663,13 @@ func (x *GetTaskRequest) GetId() int64 {
 		return x.Id
 	}
 	return 0
+}
+
+func (x *GetTaskRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
 }
 
 // Request of ListTasks.
@@ -852,7 +861,8 @@ func (x *ListTasksResponse) GetMissingDatabases() []int32 {
 // Request of UpdateTask.
 type UpdateTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task's id, and the new values of the fields in update_mask.
+	// The task's id, and the new values of the fields in update_mask. If the id
+	// is not set, the task's idempotency_key names the task.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	// The fields to change: kind, begin_time, end_time, interval, cron,
 	// max_count, params, retry_policy, ack_timeout, give_up_after,
@@ -925,14 +935,16 @@ func (x *UpdateTaskRequest) GetVersion() int32 {
 // Request of TriggerTask.
 type TriggerTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task to run.
+	// The task to run. Not set if idempotency_key is.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Makes the call safe to retry: repeating it with the same request_id within
 	// 24 h opens nothing and returns the first run. 1 to 64 printable ASCII
 	// characters. Default: none.
-	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The task's idempotency_key, instead of its id.
+	IdempotencyKey string `protobuf:"bytes,3,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TriggerTaskRequest) Reset() {
@@ -975,6 +987,13 @@ func (x *TriggerTaskRequest) GetId() int64 {
 func (x *TriggerTaskRequest) GetRequestId() string {
 	if x != nil {
 		return x.RequestId
+	}
+	return ""
+}
+
+func (x *TriggerTaskRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
 	}
 	return ""
 }
@@ -1046,10 +1065,14 @@ func (x *TriggerTaskResponse) GetReplayed() bool {
 // Request of ExplainTask.
 type ExplainTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task to explain.
+	// The task to explain. Not set if idempotency_key is.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The maximum number of next instants to return. 0 to 100. Default: 0.
-	NextCount     int32 `protobuf:"varint,2,opt,name=next_count,json=nextCount,proto3" json:"next_count,omitempty"`
+	NextCount int32 `protobuf:"varint,2,opt,name=next_count,json=nextCount,proto3" json:"next_count,omitempty"`
+	// The task's idempotency_key, instead of its id.
+	IdempotencyKey string `protobuf:"bytes,3,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	// The maximum number of events of runs to return. 0 to 100. Default: 0.
+	EventCount    int32 `protobuf:"varint,4,opt,name=event_count,json=eventCount,proto3" json:"event_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1098,6 +1121,20 @@ func (x *ExplainTaskRequest) GetNextCount() int32 {
 	return 0
 }
 
+func (x *ExplainTaskRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+func (x *ExplainTaskRequest) GetEventCount() int32 {
+	if x != nil {
+		return x.EventCount
+	}
+	return 0
+}
+
 // Response of ExplainTask.
 type ExplainTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1111,7 +1148,9 @@ type ExplainTaskResponse struct {
 	// runs take no time.
 	NextTimes []*timestamppb.Timestamp `protobuf:"bytes,3,rep,name=next_times,json=nextTimes,proto3" json:"next_times,omitempty"`
 	// The time of the database's clock.
-	Now           *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=now,proto3" json:"now,omitempty"`
+	Now *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=now,proto3" json:"now,omitempty"`
+	// The last events of the task's runs, newest first; see ListRunEvents.
+	Events        []*RunEvent `protobuf:"bytes,5,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1170,6 +1209,13 @@ func (x *ExplainTaskResponse) GetNextTimes() []*timestamppb.Timestamp {
 func (x *ExplainTaskResponse) GetNow() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Now
+	}
+	return nil
+}
+
+func (x *ExplainTaskResponse) GetEvents() []*RunEvent {
+	if x != nil {
+		return x.Events
 	}
 	return nil
 }
@@ -1304,10 +1350,12 @@ func (x *Reason) GetDuration() *durationpb.Duration {
 // Request of CancelTask.
 type CancelTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task to end.
-	Id            int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The task to end. Not set if idempotency_key is.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The task's idempotency_key, instead of its id.
+	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CancelTaskRequest) Reset() {
@@ -1347,13 +1395,22 @@ func (x *CancelTaskRequest) GetId() int64 {
 	return 0
 }
 
+func (x *CancelTaskRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
 // Request of PauseTask.
 type PauseTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task to pause.
-	Id            int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The task to pause. Not set if idempotency_key is.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The task's idempotency_key, instead of its id.
+	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PauseTaskRequest) Reset() {
@@ -1393,13 +1450,22 @@ func (x *PauseTaskRequest) GetId() int64 {
 	return 0
 }
 
+func (x *PauseTaskRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
 // Request of ResumeTask.
 type ResumeTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task to resume.
-	Id            int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The task to resume. Not set if idempotency_key is.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The task's idempotency_key, instead of its id.
+	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ResumeTaskRequest) Reset() {
@@ -1437,6 +1503,13 @@ func (x *ResumeTaskRequest) GetId() int64 {
 		return x.Id
 	}
 	return 0
+}
+
+func (x *ResumeTaskRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
 }
 
 // Request of PauseKind.
@@ -1626,10 +1699,12 @@ func (x *ResumeKindResponse) GetPausedKinds() []string {
 // Request of PurgeTask.
 type PurgeTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task to delete.
-	Id            int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The task to delete. Not set if idempotency_key is.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The task's idempotency_key, instead of its id.
+	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PurgeTaskRequest) Reset() {
@@ -1667,6 +1742,13 @@ func (x *PurgeTaskRequest) GetId() int64 {
 		return x.Id
 	}
 	return 0
+}
+
+func (x *PurgeTaskRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
 }
 
 // Response of PurgeTask.
@@ -1993,15 +2075,17 @@ func (x *PurgedCounts) GetFailed() int64 {
 // Request of ListRunEvents.
 type ListRunEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The task.
+	// The task. Not set if idempotency_key is.
 	TaskId int64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// The maximum page size. 0 to 1,000. Default: 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the previous page; all other fields must be unchanged.
 	// Default: the first page.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// The task's idempotency_key, instead of its id.
+	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListRunEventsRequest) Reset() {
@@ -2051,6 +2135,13 @@ func (x *ListRunEventsRequest) GetPageSize() int32 {
 func (x *ListRunEventsRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListRunEventsRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
 	}
 	return ""
 }
@@ -2110,7 +2201,13 @@ func (x *ListRunEventsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// An event of a run.
+// An event of a run. The event of a result (SUCCEEDED, FAILED, SNOOZED,
+// HANDED_BACK) has the timeline of its attempt: the instants from
+// scheduled_time to event_time, which is when the result was stored. All of
+// them are of the database's clock; those of the listener are derived from
+// durations that it has measured, so its clock does not matter. An instant or a
+// name that is not known is not set: the listener did not report it, or the
+// handler was not called.
 type RunEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The kind of event.
@@ -2126,7 +2223,22 @@ type RunEvent struct {
 	ScheduledTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=scheduled_time,json=scheduledTime,proto3" json:"scheduled_time,omitempty"`
 	// Details: the error of FAILED, reason and error of DEAD, the number of
 	// SKIPPED instants, the delay of SNOOZED.
-	Detail        string `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"`
+	Detail string `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"`
+	// When the attempt was claimed; scheduled_time if it was claimed ahead of it.
+	ClaimTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=claim_time,json=claimTime,proto3" json:"claim_time,omitempty"`
+	// When its record was passed to Kafka.
+	PublishTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
+	// When the listener received the record.
+	ReceiveTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=receive_time,json=receiveTime,proto3" json:"receive_time,omitempty"`
+	// When the handler was called.
+	HandlerBeginTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=handler_begin_time,json=handlerBeginTime,proto3" json:"handler_begin_time,omitempty"`
+	// When the handler returned.
+	HandlerEndTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=handler_end_time,json=handlerEndTime,proto3" json:"handler_end_time,omitempty"`
+	// The name of the dispatcher that published the record; for the events of
+	// claims and of runs that were given up, the dispatcher that did it.
+	Dispatcher string `protobuf:"bytes,12,opt,name=dispatcher,proto3" json:"dispatcher,omitempty"`
+	// The listener that has reported the result.
+	Listener      *Listener `protobuf:"bytes,13,opt,name=listener,proto3" json:"listener,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2201,6 +2313,55 @@ func (x *RunEvent) GetDetail() string {
 		return x.Detail
 	}
 	return ""
+}
+
+func (x *RunEvent) GetClaimTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ClaimTime
+	}
+	return nil
+}
+
+func (x *RunEvent) GetPublishTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PublishTime
+	}
+	return nil
+}
+
+func (x *RunEvent) GetReceiveTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReceiveTime
+	}
+	return nil
+}
+
+func (x *RunEvent) GetHandlerBeginTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HandlerBeginTime
+	}
+	return nil
+}
+
+func (x *RunEvent) GetHandlerEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HandlerEndTime
+	}
+	return nil
+}
+
+func (x *RunEvent) GetDispatcher() string {
+	if x != nil {
+		return x.Dispatcher
+	}
+	return ""
+}
+
+func (x *RunEvent) GetListener() *Listener {
+	if x != nil {
+		return x.Listener
+	}
+	return nil
 }
 
 // The outcome of one task of the batch.
@@ -2282,7 +2443,9 @@ type AddTasksResponse_Result_Id struct {
 }
 
 type AddTasksResponse_Result_Error struct {
-	// Refused for this reason; its details name the field.
+	// Refused for this reason; its details name the field. With UNAVAILABLE or
+	// RESOURCE_EXHAUSTED a task with an idempotency_key was not stored, but
+	// may be if it is sent again, alone or with others.
 	Error *status.Status `protobuf:"bytes,2,opt,name=error,proto3,oneof"`
 }
 
@@ -2294,7 +2457,7 @@ var File_perceptor_v1_task_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fperceptor/v1/task_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x17perceptor/v1/task.proto\"\xbe\x01\n" +
+	"\x1fperceptor/v1/task_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x1eperceptor/v1/run_service.proto\x1a\x17perceptor/v1/task.proto\"\xbe\x01\n" +
 	"\x16PreviewScheduleRequest\x12+\n" +
 	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x04task\x12\x1c\n" +
 	"\atask_id\x18\x02 \x01(\x03B\x03\xe0A\x01R\x06taskId\x12>\n" +
@@ -2327,9 +2490,10 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x06Result\x12\x10\n" +
 	"\x02id\x18\x01 \x01(\x03H\x00R\x02id\x12*\n" +
 	"\x05error\x18\x02 \x01(\v2\x12.google.rpc.StatusH\x00R\x05errorB\t\n" +
-	"\aoutcome\"%\n" +
+	"\aoutcome\"S\n" +
 	"\x0eGetTaskRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"\x8c\x03\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x01R\x02id\x12,\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\"\x8c\x03\n" +
 	"\x10ListTasksRequest\x12 \n" +
 	"\tpage_size\x18\x01 \x01(\x05B\x03\xe0A\x01R\bpageSize\x12\"\n" +
 	"\n" +
@@ -2349,25 +2513,30 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x04task\x12@\n" +
 	"\vupdate_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskB\x03\xe0A\x01R\n" +
 	"updateMask\x12\x1d\n" +
-	"\aversion\x18\x03 \x01(\x05B\x03\xe0A\x01R\aversion\"M\n" +
+	"\aversion\x18\x03 \x01(\x05B\x03\xe0A\x01R\aversion\"{\n" +
 	"\x12TriggerTaskRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\x12\"\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x01R\x02id\x12\"\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\tB\x03\xe0A\x01R\trequestId\"Z\n" +
+	"request_id\x18\x02 \x01(\tB\x03\xe0A\x01R\trequestId\x12,\n" +
+	"\x0fidempotency_key\x18\x03 \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\"Z\n" +
 	"\x13TriggerTaskResponse\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x1a\n" +
-	"\breplayed\x18\x03 \x01(\bR\breplayed\"M\n" +
+	"\breplayed\x18\x03 \x01(\bR\breplayed\"\xa1\x01\n" +
 	"\x12ExplainTaskRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\x12\"\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x01R\x02id\x12\"\n" +
 	"\n" +
-	"next_count\x18\x02 \x01(\x05B\x03\xe0A\x01R\tnextCount\"\xd6\x01\n" +
+	"next_count\x18\x02 \x01(\x05B\x03\xe0A\x01R\tnextCount\x12,\n" +
+	"\x0fidempotency_key\x18\x03 \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\x12$\n" +
+	"\vevent_count\x18\x04 \x01(\x05B\x03\xe0A\x01R\n" +
+	"eventCount\"\x86\x02\n" +
 	"\x13ExplainTaskResponse\x12&\n" +
 	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskR\x04task\x12.\n" +
 	"\areasons\x18\x02 \x03(\v2\x14.perceptor.v1.ReasonR\areasons\x129\n" +
 	"\n" +
 	"next_times\x18\x03 \x03(\v2\x1a.google.protobuf.TimestampR\tnextTimes\x12,\n" +
-	"\x03now\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\x9f\x05\n" +
+	"\x03now\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12.\n" +
+	"\x06events\x18\x05 \x03(\v2\x16.perceptor.v1.RunEventR\x06events\"\x9f\x05\n" +
 	"\x06Reason\x12-\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x19.perceptor.v1.Reason.CodeR\x04code\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12.\n" +
@@ -2402,13 +2571,16 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\aOVERDUE\x10\r\x12\x10\n" +
 	"\fTOPIC_BROKEN\x10\x0e\x12\x12\n" +
 	"\x0eLAST_RUNS_OPEN\x10\x0f\x12\r\n" +
-	"\tKIND_FULL\x10\x10\"(\n" +
+	"\tKIND_FULL\x10\x10\"V\n" +
 	"\x11CancelTaskRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"'\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x01R\x02id\x12,\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\"U\n" +
 	"\x10PauseTaskRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"(\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x01R\x02id\x12,\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\"V\n" +
 	"\x11ResumeTaskRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"+\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x01R\x02id\x12,\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\"+\n" +
 	"\x10PauseKindRequest\x12\x17\n" +
 	"\x04kind\x18\x01 \x01(\tB\x03\xe0A\x02R\x04kind\"6\n" +
 	"\x11PauseKindResponse\x12!\n" +
@@ -2416,9 +2588,10 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x11ResumeKindRequest\x12\x17\n" +
 	"\x04kind\x18\x01 \x01(\tB\x03\xe0A\x02R\x04kind\"7\n" +
 	"\x12ResumeKindResponse\x12!\n" +
-	"\fpaused_kinds\x18\x01 \x03(\tR\vpausedKinds\"'\n" +
+	"\fpaused_kinds\x18\x01 \x03(\tR\vpausedKinds\"U\n" +
 	"\x10PurgeTaskRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\"\x13\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x01R\x02id\x12,\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\"\x13\n" +
 	"\x11PurgeTaskResponse\"\x13\n" +
 	"\x11CountTasksRequest\"F\n" +
 	"\x12CountTasksResponse\x120\n" +
@@ -2440,15 +2613,16 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\fPurgedCounts\x12\x1c\n" +
 	"\tcompleted\x18\x01 \x01(\x03R\tcompleted\x12\x1c\n" +
 	"\tcancelled\x18\x02 \x01(\x03R\tcancelled\x12\x16\n" +
-	"\x06failed\x18\x03 \x01(\x03R\x06failed\"z\n" +
+	"\x06failed\x18\x03 \x01(\x03R\x06failed\"\xa8\x01\n" +
 	"\x14ListRunEventsRequest\x12\x1c\n" +
-	"\atask_id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x06taskId\x12 \n" +
+	"\atask_id\x18\x01 \x01(\x03B\x03\xe0A\x01R\x06taskId\x12 \n" +
 	"\tpage_size\x18\x02 \x01(\x05B\x03\xe0A\x01R\bpageSize\x12\"\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tB\x03\xe0A\x01R\tpageToken\"o\n" +
+	"page_token\x18\x03 \x01(\tB\x03\xe0A\x01R\tpageToken\x12,\n" +
+	"\x0fidempotency_key\x18\x04 \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\"o\n" +
 	"\x15ListRunEventsResponse\x12.\n" +
 	"\x06events\x18\x01 \x03(\v2\x16.perceptor.v1.RunEventR\x06events\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x89\x03\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa6\x06\n" +
 	"\bRunEvent\x12/\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1b.perceptor.v1.RunEvent.TypeR\x04type\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x18\n" +
@@ -2456,7 +2630,18 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\n" +
 	"event_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\teventTime\x12A\n" +
 	"\x0escheduled_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\rscheduledTime\x12\x16\n" +
-	"\x06detail\x18\x06 \x01(\tR\x06detail\"\x89\x01\n" +
+	"\x06detail\x18\x06 \x01(\tR\x06detail\x129\n" +
+	"\n" +
+	"claim_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tclaimTime\x12=\n" +
+	"\fpublish_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\vpublishTime\x12=\n" +
+	"\freceive_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vreceiveTime\x12H\n" +
+	"\x12handler_begin_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x10handlerBeginTime\x12D\n" +
+	"\x10handler_end_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x0ehandlerEndTime\x12\x1e\n" +
+	"\n" +
+	"dispatcher\x18\f \x01(\tR\n" +
+	"dispatcher\x122\n" +
+	"\blistener\x18\r \x01(\v2\x16.perceptor.v1.ListenerR\blistener\"\x89\x01\n" +
 	"\x04Type\x12\x14\n" +
 	"\x10TYPE_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aCLAIMED\x10\x01\x12\x0e\n" +
@@ -2468,29 +2653,29 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x04DEAD\x10\x05\x12\v\n" +
 	"\aSKIPPED\x10\x06\x12\x0f\n" +
 	"\vHANDED_BACK\x10\a\x12\v\n" +
-	"\aSNOOZED\x10\b2\xc6\r\n" +
+	"\aSNOOZED\x10\b2\xdd\x10\n" +
 	"\vTaskService\x12_\n" +
 	"\aAddTask\x12\x1c.perceptor.v1.AddTaskRequest\x1a\x1d.perceptor.v1.AddTaskResponse\"\x17\x82\xd3\xe4\x93\x02\x11:\x04task\"\t/v1/tasks\x12h\n" +
-	"\bAddTasks\x12\x1d.perceptor.v1.AddTasksRequest\x1a\x1e.perceptor.v1.AddTasksResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/tasks:batchAdd\x12S\n" +
-	"\aGetTask\x12\x1c.perceptor.v1.GetTaskRequest\x1a\x12.perceptor.v1.Task\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/tasks/{id}\x12_\n" +
-	"\tListTasks\x12\x1e.perceptor.v1.ListTasksRequest\x1a\x1f.perceptor.v1.ListTasksResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/tasks\x12d\n" +
+	"\bAddTasks\x12\x1d.perceptor.v1.AddTasksRequest\x1a\x1e.perceptor.v1.AddTasksResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/tasks:batchAdd\x12w\n" +
+	"\aGetTask\x12\x1c.perceptor.v1.GetTaskRequest\x1a\x12.perceptor.v1.Task\":\x82\xd3\xe4\x93\x024Z\"\x12 /v1/tasksByKey/{idempotency_key}\x12\x0e/v1/tasks/{id}\x12_\n" +
+	"\tListTasks\x12\x1e.perceptor.v1.ListTasksRequest\x1a\x1f.perceptor.v1.ListTasksResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/tasks\x12\x93\x01\n" +
 	"\n" +
-	"UpdateTask\x12\x1f.perceptor.v1.UpdateTaskRequest\x1a\x12.perceptor.v1.Task\"!\x82\xd3\xe4\x93\x02\x1b:\x04task2\x13/v1/tasks/{task.id}\x12u\n" +
-	"\vTriggerTask\x12 .perceptor.v1.TriggerTaskRequest\x1a!.perceptor.v1.TriggerTaskResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/tasks/{id}:trigger\x12r\n" +
-	"\vExplainTask\x12 .perceptor.v1.ExplainTaskRequest\x1a!.perceptor.v1.ExplainTaskResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/tasks/{id}:explain\x12c\n" +
+	"UpdateTask\x12\x1f.perceptor.v1.UpdateTaskRequest\x1a\x12.perceptor.v1.Task\"P\x82\xd3\xe4\x93\x02J:\x04taskZ-:\x04task2%/v1/tasksByKey/{task.idempotency_key}2\x13/v1/tasks/{task.id}\x12\xa4\x01\n" +
+	"\vTriggerTask\x12 .perceptor.v1.TriggerTaskRequest\x1a!.perceptor.v1.TriggerTaskResponse\"P\x82\xd3\xe4\x93\x02J:\x01*Z-:\x01*\"(/v1/tasksByKey/{idempotency_key}:trigger\"\x16/v1/tasks/{id}:trigger\x12\x9e\x01\n" +
+	"\vExplainTask\x12 .perceptor.v1.ExplainTaskRequest\x1a!.perceptor.v1.ExplainTaskResponse\"J\x82\xd3\xe4\x93\x02DZ*\x12(/v1/tasksByKey/{idempotency_key}:explain\x12\x16/v1/tasks/{id}:explain\x12\x91\x01\n" +
 	"\n" +
-	"CancelTask\x12\x1f.perceptor.v1.CancelTaskRequest\x1a\x12.perceptor.v1.Task\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/tasks/{id}:cancel\x12`\n" +
-	"\tPauseTask\x12\x1e.perceptor.v1.PauseTaskRequest\x1a\x12.perceptor.v1.Task\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/tasks/{id}:pause\x12c\n" +
+	"CancelTask\x12\x1f.perceptor.v1.CancelTaskRequest\x1a\x12.perceptor.v1.Task\"N\x82\xd3\xe4\x93\x02H:\x01*Z,:\x01*\"'/v1/tasksByKey/{idempotency_key}:cancel\"\x15/v1/tasks/{id}:cancel\x12\x8d\x01\n" +
+	"\tPauseTask\x12\x1e.perceptor.v1.PauseTaskRequest\x1a\x12.perceptor.v1.Task\"L\x82\xd3\xe4\x93\x02F:\x01*Z+:\x01*\"&/v1/tasksByKey/{idempotency_key}:pause\"\x14/v1/tasks/{id}:pause\x12\x91\x01\n" +
 	"\n" +
-	"ResumeTask\x12\x1f.perceptor.v1.ResumeTaskRequest\x1a\x12.perceptor.v1.Task\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/tasks/{id}:resume\x12o\n" +
+	"ResumeTask\x12\x1f.perceptor.v1.ResumeTaskRequest\x1a\x12.perceptor.v1.Task\"N\x82\xd3\xe4\x93\x02H:\x01*Z,:\x01*\"'/v1/tasksByKey/{idempotency_key}:resume\"\x15/v1/tasks/{id}:resume\x12o\n" +
 	"\tPauseKind\x12\x1e.perceptor.v1.PauseKindRequest\x1a\x1f.perceptor.v1.PauseKindResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/kinds/{kind}:pause\x12s\n" +
 	"\n" +
-	"ResumeKind\x12\x1f.perceptor.v1.ResumeKindRequest\x1a .perceptor.v1.ResumeKindResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/kinds/{kind}:resume\x12m\n" +
-	"\tPurgeTask\x12\x1e.perceptor.v1.PurgeTaskRequest\x1a\x1f.perceptor.v1.PurgeTaskResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/tasks/{id}:purge\x12h\n" +
+	"ResumeKind\x12\x1f.perceptor.v1.ResumeKindRequest\x1a .perceptor.v1.ResumeKindResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/kinds/{kind}:resume\x12\x9a\x01\n" +
+	"\tPurgeTask\x12\x1e.perceptor.v1.PurgeTaskRequest\x1a\x1f.perceptor.v1.PurgeTaskResponse\"L\x82\xd3\xe4\x93\x02F:\x01*Z+:\x01*\"&/v1/tasksByKey/{idempotency_key}:purge\"\x14/v1/tasks/{id}:purge\x12h\n" +
 	"\n" +
 	"CountTasks\x12\x1f.perceptor.v1.CountTasksRequest\x1a .perceptor.v1.CountTasksResponse\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/tasks:count\x12|\n" +
-	"\x0fPreviewSchedule\x12$.perceptor.v1.PreviewScheduleRequest\x1a%.perceptor.v1.PreviewScheduleResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/tasks:preview\x12|\n" +
-	"\rListRunEvents\x12\".perceptor.v1.ListRunEventsRequest\x1a#.perceptor.v1.ListRunEventsResponse\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/tasks/{task_id}/eventsB?Z=github.com/perceptor/perceptor/proto/perceptor/v1;perceptorv1b\x06proto3"
+	"\x0fPreviewSchedule\x12$.perceptor.v1.PreviewScheduleRequest\x1a%.perceptor.v1.PreviewScheduleResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/tasks:preview\x12\xa7\x01\n" +
+	"\rListRunEvents\x12\".perceptor.v1.ListRunEventsRequest\x1a#.perceptor.v1.ListRunEventsResponse\"M\x82\xd3\xe4\x93\x02GZ)\x12'/v1/tasksByKey/{idempotency_key}/events\x12\x1a/v1/tasks/{task_id}/eventsB?Z=github.com/perceptor/perceptor/proto/perceptor/v1;perceptorv1b\x06proto3"
 
 var (
 	file_perceptor_v1_task_service_proto_rawDescOnce sync.Once
@@ -2547,7 +2732,8 @@ var file_perceptor_v1_task_service_proto_goTypes = []any{
 	(Task_State)(0),                 // 37: perceptor.v1.Task.State
 	(*fieldmaskpb.FieldMask)(nil),   // 38: google.protobuf.FieldMask
 	(*durationpb.Duration)(nil),     // 39: google.protobuf.Duration
-	(*status.Status)(nil),           // 40: google.rpc.Status
+	(*Listener)(nil),                // 40: perceptor.v1.Listener
+	(*status.Status)(nil),           // 41: google.rpc.Status
 }
 var file_perceptor_v1_task_service_proto_depIdxs = []int32{
 	34, // 0: perceptor.v1.PreviewScheduleRequest.task:type_name -> perceptor.v1.Task
@@ -2567,56 +2753,63 @@ var file_perceptor_v1_task_service_proto_depIdxs = []int32{
 	16, // 14: perceptor.v1.ExplainTaskResponse.reasons:type_name -> perceptor.v1.Reason
 	35, // 15: perceptor.v1.ExplainTaskResponse.next_times:type_name -> google.protobuf.Timestamp
 	35, // 16: perceptor.v1.ExplainTaskResponse.now:type_name -> google.protobuf.Timestamp
-	0,  // 17: perceptor.v1.Reason.code:type_name -> perceptor.v1.Reason.Code
-	35, // 18: perceptor.v1.Reason.time:type_name -> google.protobuf.Timestamp
-	35, // 19: perceptor.v1.Reason.since:type_name -> google.protobuf.Timestamp
-	35, // 20: perceptor.v1.Reason.give_up_time:type_name -> google.protobuf.Timestamp
-	39, // 21: perceptor.v1.Reason.duration:type_name -> google.protobuf.Duration
-	28, // 22: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
-	36, // 23: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
-	29, // 24: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
-	32, // 25: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
-	1,  // 26: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
-	35, // 27: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
-	35, // 28: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
-	40, // 29: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
-	4,  // 30: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
-	6,  // 31: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
-	8,  // 32: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
-	9,  // 33: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
-	11, // 34: perceptor.v1.TaskService.UpdateTask:input_type -> perceptor.v1.UpdateTaskRequest
-	12, // 35: perceptor.v1.TaskService.TriggerTask:input_type -> perceptor.v1.TriggerTaskRequest
-	14, // 36: perceptor.v1.TaskService.ExplainTask:input_type -> perceptor.v1.ExplainTaskRequest
-	17, // 37: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
-	18, // 38: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
-	19, // 39: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
-	20, // 40: perceptor.v1.TaskService.PauseKind:input_type -> perceptor.v1.PauseKindRequest
-	22, // 41: perceptor.v1.TaskService.ResumeKind:input_type -> perceptor.v1.ResumeKindRequest
-	24, // 42: perceptor.v1.TaskService.PurgeTask:input_type -> perceptor.v1.PurgeTaskRequest
-	26, // 43: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
-	2,  // 44: perceptor.v1.TaskService.PreviewSchedule:input_type -> perceptor.v1.PreviewScheduleRequest
-	30, // 45: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
-	5,  // 46: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
-	7,  // 47: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
-	34, // 48: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
-	10, // 49: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
-	34, // 50: perceptor.v1.TaskService.UpdateTask:output_type -> perceptor.v1.Task
-	13, // 51: perceptor.v1.TaskService.TriggerTask:output_type -> perceptor.v1.TriggerTaskResponse
-	15, // 52: perceptor.v1.TaskService.ExplainTask:output_type -> perceptor.v1.ExplainTaskResponse
-	34, // 53: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
-	34, // 54: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
-	34, // 55: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
-	21, // 56: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
-	23, // 57: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
-	25, // 58: perceptor.v1.TaskService.PurgeTask:output_type -> perceptor.v1.PurgeTaskResponse
-	27, // 59: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
-	3,  // 60: perceptor.v1.TaskService.PreviewSchedule:output_type -> perceptor.v1.PreviewScheduleResponse
-	31, // 61: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
-	46, // [46:62] is the sub-list for method output_type
-	30, // [30:46] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	32, // 17: perceptor.v1.ExplainTaskResponse.events:type_name -> perceptor.v1.RunEvent
+	0,  // 18: perceptor.v1.Reason.code:type_name -> perceptor.v1.Reason.Code
+	35, // 19: perceptor.v1.Reason.time:type_name -> google.protobuf.Timestamp
+	35, // 20: perceptor.v1.Reason.since:type_name -> google.protobuf.Timestamp
+	35, // 21: perceptor.v1.Reason.give_up_time:type_name -> google.protobuf.Timestamp
+	39, // 22: perceptor.v1.Reason.duration:type_name -> google.protobuf.Duration
+	28, // 23: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
+	36, // 24: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
+	29, // 25: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
+	32, // 26: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
+	1,  // 27: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
+	35, // 28: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
+	35, // 29: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
+	35, // 30: perceptor.v1.RunEvent.claim_time:type_name -> google.protobuf.Timestamp
+	35, // 31: perceptor.v1.RunEvent.publish_time:type_name -> google.protobuf.Timestamp
+	35, // 32: perceptor.v1.RunEvent.receive_time:type_name -> google.protobuf.Timestamp
+	35, // 33: perceptor.v1.RunEvent.handler_begin_time:type_name -> google.protobuf.Timestamp
+	35, // 34: perceptor.v1.RunEvent.handler_end_time:type_name -> google.protobuf.Timestamp
+	40, // 35: perceptor.v1.RunEvent.listener:type_name -> perceptor.v1.Listener
+	41, // 36: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
+	4,  // 37: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
+	6,  // 38: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
+	8,  // 39: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
+	9,  // 40: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
+	11, // 41: perceptor.v1.TaskService.UpdateTask:input_type -> perceptor.v1.UpdateTaskRequest
+	12, // 42: perceptor.v1.TaskService.TriggerTask:input_type -> perceptor.v1.TriggerTaskRequest
+	14, // 43: perceptor.v1.TaskService.ExplainTask:input_type -> perceptor.v1.ExplainTaskRequest
+	17, // 44: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
+	18, // 45: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
+	19, // 46: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
+	20, // 47: perceptor.v1.TaskService.PauseKind:input_type -> perceptor.v1.PauseKindRequest
+	22, // 48: perceptor.v1.TaskService.ResumeKind:input_type -> perceptor.v1.ResumeKindRequest
+	24, // 49: perceptor.v1.TaskService.PurgeTask:input_type -> perceptor.v1.PurgeTaskRequest
+	26, // 50: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
+	2,  // 51: perceptor.v1.TaskService.PreviewSchedule:input_type -> perceptor.v1.PreviewScheduleRequest
+	30, // 52: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
+	5,  // 53: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
+	7,  // 54: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
+	34, // 55: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
+	10, // 56: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
+	34, // 57: perceptor.v1.TaskService.UpdateTask:output_type -> perceptor.v1.Task
+	13, // 58: perceptor.v1.TaskService.TriggerTask:output_type -> perceptor.v1.TriggerTaskResponse
+	15, // 59: perceptor.v1.TaskService.ExplainTask:output_type -> perceptor.v1.ExplainTaskResponse
+	34, // 60: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
+	34, // 61: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
+	34, // 62: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
+	21, // 63: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
+	23, // 64: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
+	25, // 65: perceptor.v1.TaskService.PurgeTask:output_type -> perceptor.v1.PurgeTaskResponse
+	27, // 66: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
+	3,  // 67: perceptor.v1.TaskService.PreviewSchedule:output_type -> perceptor.v1.PreviewScheduleResponse
+	31, // 68: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
+	53, // [53:69] is the sub-list for method output_type
+	37, // [37:53] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_task_service_proto_init() }
@@ -2624,6 +2817,7 @@ func file_perceptor_v1_task_service_proto_init() {
 	if File_perceptor_v1_task_service_proto != nil {
 		return
 	}
+	file_perceptor_v1_run_service_proto_init()
 	file_perceptor_v1_task_proto_init()
 	file_perceptor_v1_task_service_proto_msgTypes[31].OneofWrappers = []any{
 		(*AddTasksResponse_Result_Id)(nil),

@@ -44,6 +44,12 @@ const (
 // Tasks of the calling tenant. Every call needs the header "authorization:
 // Bearer TOKEN" with a token of that tenant. An id of another tenant is
 // answered with NOT_FOUND, exactly like an unknown id.
+//
+// A task that was added with an idempotency_key is named by its id or by that
+// key: a request has exactly one of both. Over HTTP the key is part of the path
+// /v1/tasksByKey/KEY, in which characters with a meaning in URLs are escaped:
+// "a/b:c" is a%2Fb%3Ac. NOT_FOUND: no task has the key. A key is forgotten
+// together with its task; then only the id finds the events of its runs.
 type TaskServiceClient interface {
 	// Stores one task. When the answer is OK the task survives any crash.
 	AddTask(ctx context.Context, in *AddTaskRequest, opts ...grpc.CallOption) (*AddTaskResponse, error)
@@ -71,7 +77,8 @@ type TaskServiceClient interface {
 	// is open.
 	TriggerTask(ctx context.Context, in *TriggerTaskRequest, opts ...grpc.CallOption) (*TriggerTaskResponse, error)
 	// Explains why a task does not fire now, and when it will. It answers for
-	// every id: where GetTask answers NOT_FOUND, the reason is UNKNOWN_TASK.
+	// every id: where GetTask answers NOT_FOUND, the reason is UNKNOWN_TASK. With
+	// event_count it also lists what has happened to the last runs.
 	ExplainTask(ctx context.Context, in *ExplainTaskRequest, opts ...grpc.CallOption) (*ExplainTaskResponse, error)
 	// Ends a task. After the answer no run is claimed. Runs that are already
 	// claimed may still arrive, and their results are answered with FINISHED.
@@ -282,6 +289,12 @@ func (c *taskServiceClient) ListRunEvents(ctx context.Context, in *ListRunEvents
 // Tasks of the calling tenant. Every call needs the header "authorization:
 // Bearer TOKEN" with a token of that tenant. An id of another tenant is
 // answered with NOT_FOUND, exactly like an unknown id.
+//
+// A task that was added with an idempotency_key is named by its id or by that
+// key: a request has exactly one of both. Over HTTP the key is part of the path
+// /v1/tasksByKey/KEY, in which characters with a meaning in URLs are escaped:
+// "a/b:c" is a%2Fb%3Ac. NOT_FOUND: no task has the key. A key is forgotten
+// together with its task; then only the id finds the events of its runs.
 type TaskServiceServer interface {
 	// Stores one task. When the answer is OK the task survives any crash.
 	AddTask(context.Context, *AddTaskRequest) (*AddTaskResponse, error)
@@ -309,7 +322,8 @@ type TaskServiceServer interface {
 	// is open.
 	TriggerTask(context.Context, *TriggerTaskRequest) (*TriggerTaskResponse, error)
 	// Explains why a task does not fire now, and when it will. It answers for
-	// every id: where GetTask answers NOT_FOUND, the reason is UNKNOWN_TASK.
+	// every id: where GetTask answers NOT_FOUND, the reason is UNKNOWN_TASK. With
+	// event_count it also lists what has happened to the last runs.
 	ExplainTask(context.Context, *ExplainTaskRequest) (*ExplainTaskResponse, error)
 	// Ends a task. After the answer no run is claimed. Runs that are already
 	// claimed may still arrive, and their results are answered with FINISHED.

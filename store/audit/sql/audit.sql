@@ -4,9 +4,15 @@
 --   tenants int4[], ats int8[], ids int8[], names text[], actors text[], operators bool[], sources text[],
 --   actions text[], objects text[], results text[], request_ids text[], changes text[])
 -- Repeating the statement stores nothing again.
-INSERT INTO audit_event (tenant_id, at, id, tenant, actor, operator, source, action, object, result, request_id, changes)
-SELECT * FROM unnest(@tenants, @ats, @ids, @names, @actors, @operators, @sources, @actions, @objects, @results, @request_ids, @changes)
-    ON CONFLICT DO NOTHING;
+WITH added AS (
+  INSERT INTO audit_event (tenant_id, at, id, tenant, actor, operator, source, action, object, result, request_id, changes)
+  SELECT * FROM unnest(@tenants, @ats, @ids, @names, @actors, @operators, @sources, @actions, @objects, @results, @request_ids, @changes)
+      ON CONFLICT DO NOTHING RETURNING tenant_id)
+INSERT INTO audit_count AS c (tenant_id, events) SELECT a.tenant_id, count(*) FROM added a {{add_counts}};
+
+-- fragment: add_counts
+-- All statements lock the counts by tenant, so that none waits for another in a circle.
+GROUP BY 1 ORDER BY 1 ON CONFLICT (tenant_id) DO UPDATE SET events = c.events + excluded.events
 
 -- fragment: audit_columns
 a.tenant_id, a.at, a.id, a.tenant, a.actor, a.operator, a.source, a.action, a.object, a.result, a.request_id, a.changes
@@ -25,27 +31,25 @@ SELECT {{audit_columns}} FROM audit_event a WHERE a.tenant_id = @tenant AND {{au
 SELECT {{audit_columns}} FROM audit_event a WHERE {{audit_filter}}
  ORDER BY a.at DESC, a.id DESC LIMIT @max_rows;
 
+-- fragment: counted
+counted AS (INSERT INTO audit_count AS c (tenant_id, events) SELECT g.tenant_id, -count(*) FROM gone g {{add_counts}})
+
 -- name: AuditPurge(before_at int8, max_rows int8)
 WITH gone AS (
   DELETE FROM audit_event
-   WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM audit_event a WHERE a.at < @before_at ORDER BY a.at, a.id LIMIT @max_rows)) RETURNING 1)
+   WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM audit_event a WHERE a.at < @before_at ORDER BY a.at, a.id LIMIT @max_rows)) RETURNING tenant_id),
+{{counted}}
 SELECT count(*) FROM gone;
 
 -- name: AuditTrim(keep int8, max_rows int8)
--- Deletes the oldest events of tenants that have more than @keep. The recursion visits each
--- tenant by one step in the index.
-WITH RECURSIVE owner AS (
-  (SELECT a.tenant_id FROM audit_event a ORDER BY a.tenant_id LIMIT 1)
-  UNION ALL
-  SELECT (SELECT a.tenant_id FROM audit_event a WHERE a.tenant_id > o.tenant_id ORDER BY a.tenant_id LIMIT 1)
-    FROM owner o WHERE o.tenant_id IS NOT NULL),
-gone AS (
+-- Deletes the oldest events of tenants that have more than @keep. It reads the counts of all
+-- tenants, and of the events only those that it deletes.
+WITH gone AS (
   DELETE FROM audit_event
    WHERE ctid = ANY (ARRAY(
-     SELECT old.ctid FROM owner o CROSS JOIN LATERAL (
-       SELECT a.ctid FROM audit_event a
-        WHERE a.tenant_id = o.tenant_id
-          AND a.at < (SELECT n.at FROM audit_event n WHERE n.tenant_id = o.tenant_id ORDER BY n.at DESC, n.id DESC OFFSET @keep - 1 LIMIT 1)
-        ORDER BY a.at, a.id LIMIT @max_rows) old
-     WHERE o.tenant_id IS NOT NULL LIMIT @max_rows)) RETURNING 1)
+     SELECT old.ctid FROM audit_count n CROSS JOIN LATERAL (
+       SELECT a.ctid FROM audit_event a WHERE a.tenant_id = n.tenant_id ORDER BY a.at, a.id LIMIT least(n.events - @keep, @max_rows)) old
+      WHERE n.events > @keep LIMIT @max_rows)) RETURNING tenant_id),
+forgotten AS (DELETE FROM audit_count n WHERE n.events = 0),
+{{counted}}
 SELECT count(*) FROM gone;

@@ -65,9 +65,10 @@ WHERE jsonb_array_length(t.keys) > 1 AND (k->>'end')::int8 <= now_ms() ORDER BY 
 -- name: TenantVersions(ids int4[])
 SELECT t.id, t.version FROM tenant t WHERE t.id = ANY(@ids);
 
--- name: HistoryLevels(usual int2)
--- Tenants whose level is not @usual.
-SELECT id, history FROM tenant WHERE history <> @usual;
+-- name: HistoryPolicies(usual int2)
+-- Tenants whose level is not @usual, or that have bounds of their own, with those.
+SELECT id, history, coalesce((rates->>'history_slow_ms')::int8, 0), coalesce((rates->>'history_sample')::int4, 0)
+  FROM tenant WHERE history <> @usual OR rates ? 'history_slow_ms' OR rates ? 'history_sample';
 
 -- name: PutTenants(
 --   ids int4[], uids text[], names text[], max_params_bytes int4[], default_retentions_ms int8[], created_ats int8[],

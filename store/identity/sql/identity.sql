@@ -28,11 +28,12 @@ UPDATE owner SET epoch = epoch + 1, nonce = @nonce, name = '', hint_addr = '', h
 
 -- name: LeapSequences()
 -- Moves each sequence beyond all numbers that may have been drawn and forgotten. A database
--- may go back to the same copy twice. So the clock decides as long as fewer than 2^20
--- numbers are drawn per second: later incarnations draw greater numbers. The sequences keep
+-- may go back to the same copy twice, even within a second. So the clock with its
+-- microseconds decides as long as fewer than 2^20 numbers are drawn per second: later
+-- incarnations draw greater numbers. The sequences keep
 -- their step, because the numbers of tasks are drawn in aligned blocks.
 SELECT setval(format('%I.%I', q.schemaname, q.sequencename)::regclass,
-              greatest(coalesce(q.last_value, q.min_value) + 4294967296, extract(epoch FROM clock_timestamp())::int8 << 20) / q.increment_by * q.increment_by)
+              greatest(coalesce(q.last_value, q.min_value) + 4294967296, (extract(epoch FROM clock_timestamp()) * 1048576)::int8) / q.increment_by * q.increment_by)
   FROM pg_sequences q WHERE q.schemaname = current_schema() AND q.data_type = 'int8'::regtype;
 
 -- name: RaiseSettings()

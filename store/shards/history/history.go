@@ -5,7 +5,12 @@
 // day: [Events.MaintainHistory] creates partitions ahead and drops old ones as a whole.
 // Events of a day without a partition go into the default partition.
 //
-//	record.go   levels, and the events of one transaction
+// The event of a result has the timeline of its attempt: a claim and its publication write
+// nothing here, because the record carries their instants to the listener, which sends them
+// back with its result. So a run that is not recorded costs no write, and one that is costs
+// one row (ADR 27).
+//
+//	record.go   policies, and the events of one transaction
 //	history.go  reading, and the partitions
 package history
 
@@ -50,8 +55,9 @@ func Read(ctx context.Context, q kernel.Querier, tenant int32, id task.ID, after
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (task.RunEvent, error) {
 		e := task.RunEvent{Tenant: tenant, RunID: task.RunID{Task: id}}
 		var scheduled *int64
-		err := row.Scan(&e.At, &e.Seq, &e.Attempt, &e.Event, &scheduled, &e.Detail)
-		e.ScheduledAt = kernel.InstantOr(scheduled, task.Never)
+		var timeline []byte
+		err := row.Scan(&e.At, &e.Seq, &e.Attempt, &e.Event, &scheduled, &e.Detail, &timeline)
+		e.ScheduledAt, e.Stages = kernel.InstantOr(scheduled, task.Never), task.OpenTimeline(timeline, e.At)
 		return e, err
 	})
 }

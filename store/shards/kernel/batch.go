@@ -19,7 +19,9 @@ import (
 // the type fairQueue).
 //
 // While the database's server hangs ([store.Cluster.Stalled]), calls fail at once, also those
-// that wait for an answer. A group takes no call whose caller has left.
+// that wait for an answer. A group takes no call whose caller has left. A call that a group
+// has taken ends with the group, even if its caller leaves: so whoever counts what calls cost
+// learns it, and a caller does not get rid of the place of its call by leaving.
 type Batcher[E, R any] struct {
 	db      *Databases
 	queue   *fairQueue[E, R]
@@ -75,24 +77,39 @@ func (b *Batcher[E, R]) Call(ctx context.Context, tenant int32, entries []E) ([]
 		c.bytes += b.bytes(e)
 	}
 	b.queue.push(c)
-	select {
-	case r := <-c.answer:
-		return r, nil
-	case <-stalled:
-		if c.decided.CompareAndSwap(false, true) {
-			return nil, errStalled()
-		}
-		return nil, task.Errorf(task.ReasonOutcomeUnknown, "the task's database does not answer; the outcome is unknown").CausedBy(store.ErrStalled)
-	case <-ctx.Done():
-		c.decided.Store(true)
-		return nil, task.Errorf(task.ReasonOutcomeUnknown, "no answer in time; the outcome is unknown").CausedBy(ctx.Err())
-	case <-b.closed:
+	return b.await(ctx, c, stalled)
+}
+
+// await waits for the answer to a queued call.
+func (b *Batcher[E, R]) await(ctx context.Context, c *batchCall[E, R], stalled <-chan struct{}) ([]R, error) {
+	left := ctx.Done()
+	for {
 		select {
 		case r := <-c.answer:
 			return r, nil
-		default:
-			return nil, errStopping()
+		case <-stalled:
+			if c.decided.CompareAndSwap(false, true) {
+				return nil, errStalled()
+			}
+			return nil, task.Errorf(task.ReasonOutcomeUnknown, "the task's database does not answer; the outcome is unknown").CausedBy(store.ErrStalled)
+		case <-left:
+			if c.decided.CompareAndSwap(false, true) {
+				return nil, task.Errorf(task.ReasonOutcomeUnknown, "no answer in time; the outcome is unknown").CausedBy(ctx.Err())
+			}
+			left = nil // the call ends with its group
+		case <-b.closed:
+			return c.last()
 		}
+	}
+}
+
+// last returns the answer of the last group, if it had the call.
+func (c *batchCall[E, R]) last() ([]R, error) {
+	select {
+	case r := <-c.answer:
+		return r, nil
+	default:
+		return nil, errStopping()
 	}
 }
 

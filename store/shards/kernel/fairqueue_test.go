@@ -31,6 +31,43 @@ func TestACallOfAnotherTenantIsInTheNextGroupHoweverManyWait(t *testing.T) {
 	}
 }
 
+func TestSmallCallsOfATenantDoNotFillAGroupBeforeTheNextTenantsTurn(t *testing.T) {
+	const flood, polite = 1, 2
+	q := newFairQueue[int, int]()
+	for range 5000 {
+		q.push(call(flood, 1, 100))
+	}
+	for range 5 {
+		q.push(call(polite, 1, 100))
+		if group, _ := q.take(256, 1<<20); tenantsOf(group)[polite] != 1 {
+			t.Fatalf("the group has %v", tenantsOf(group))
+		}
+	}
+}
+
+func TestATenantSavesNoTurnsWhileGroupsAreFull(t *testing.T) {
+	q := newFairQueue[int, int]()
+	push := func(tenant int32, n, size int) {
+		for range n {
+			q.push(call(tenant, 1, size))
+		}
+	}
+	push(1, 21, 100)
+	push(2, 21, 100)
+	for range 300 { // each group has calls of one tenant only
+		group, _ := q.take(20, 2000)
+		for tenant, n := range tenantsOf(group) {
+			push(tenant, n, 100)
+		}
+	}
+	push(1, 100, quantum)
+	push(2, 100, quantum)
+	group, _ := q.take(1000, 64*quantum)
+	if n := tenantsOf(group); n[1] < 40 || n[2] < 40 {
+		t.Errorf("the group has %v: a tenant has saved its turns", n)
+	}
+}
+
 func TestLargeCallsOfATenantWaitWhileOthersCome(t *testing.T) {
 	const flood, polite = 1, 2
 	q := newFairQueue[int, int]()

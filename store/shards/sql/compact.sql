@@ -148,6 +148,53 @@ SELECT greatest(0, extract(epoch FROM clock_timestamp() - least(
          (SELECT min(x.prepared) FROM pg_prepared_xacts x), clock_timestamp())) * 1000)::int8
 ;
 
+-- name: ForecastPacks()
+-- The names of all packs that are not quarantined, with the number of their void copies.
+SELECT x.pack, (SELECT count(*) FROM far_tombstone o WHERE o.pack = x.pack)
+  FROM (SELECT p.id AS pack FROM far_pack p WHERE p.quarantine_reason IS NULL
+         UNION ALL
+        SELECT -a.first FROM far_level0 a WHERE a.quarantine_reason IS NULL) x;
+
+-- name: ForecastNear()
+-- Counts the SCHEDULED tasks of the near tier whose schedule is an interval, by tenant, minute of
+-- the next instant, interval, and the day of the last instant (NULL: there is none). The bounds
+-- keep the product within its type: no calendar reaches that far.
+SELECT t.tenant_id, t.scheduled_at / {{ms.MINUTE}} AS minute, coalesce(t.interval_ms, 0) AS step,
+       least(t.end_at, t.scheduled_at + least(t.max_count - t.seq - 1, 100000000) * least(t.interval_ms, 8000000000) + 1) / {{ms.DAY}} AS last_day,
+       count(*)
+  FROM task t
+ WHERE t.run = 0 AND t.state = {{state.SCHEDULED}} AND NOT t.paused AND (t.interval_ms IS NOT NULL OR t.type = {{type.ONE_SHOT}})
+ GROUP BY 1, 2, 3, 4;
+
+-- name: ForecastCalendars(max_rows int8)
+-- The SCHEDULED tasks of the near tier whose schedule is a calendar.
+SELECT {{row_columns}} FROM task t
+ WHERE t.run = 0 AND t.state = {{state.SCHEDULED}} AND NOT t.paused AND t.interval_ms IS NULL AND t.type <> {{type.ONE_SHOT}}
+ LIMIT @max_rows;
+
+-- name: ForecastStore(counted_at int8, parts int2[], data bytea[])
+-- Replaces the calendars. It removes those of tenants that have no task any more.
+WITH gone AS (DELETE FROM forecast WHERE part <> ALL (@parts))
+INSERT INTO forecast (part, counted_at, data) SELECT u.part, @counted_at, u.data FROM unnest(@parts, @data) AS u (part, data)
+    ON CONFLICT (part) DO UPDATE SET counted_at = excluded.counted_at, data = excluded.data;
+
+-- name: ForecastRead(part int2)
+-- When the calendars were counted, and those of a part.
+SELECT t.counted_at, (SELECT f.data FROM forecast f WHERE f.part = @part), now_ms() FROM forecast t WHERE t.part = -1;
+
+-- name: DatabaseSize()
+-- Returns the size of all tables of the database with their indexes and large values, in bytes.
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::int8 FROM pg_class c
+ WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r';
+
+-- name: DueByTenant(late_ms int8, max_rows int8)
+-- Counts, by tenant, the rows that have been due for more than @late_ms. It reads at most
+-- @max_rows rows, those that have been due for longest. Returns for each tenant the number
+-- and the age of the oldest row.
+SELECT d.tenant_id, count(*), now_ms() - min(d.due_at)
+  FROM (SELECT t.tenant_id, t.due_at FROM task t WHERE t.due_at < now_ms() - @late_ms ORDER BY t.due_at LIMIT @max_rows) d
+ GROUP BY d.tenant_id;
+
 -- name: Demote(beyond_ms int8, max_rows int8)
 -- Deletes and returns rows that wait only for an instant more than @beyond_ms ahead.
 -- run + 0 keeps the planner from using the index of the key, which it would read from end

@@ -2,16 +2,16 @@
 
 -- name: EventInsert(
 --   at int8, ids int8[], seqs int8[], scheduled_ats int8[], tenants int4[], attempts int4[], events int2[],
---   details text[])
--- Inserts events of one instant, given as parallel arrays. Detail '' means no detail.
-INSERT INTO run_event (at, id, seq, scheduled_at, tenant_id, attempt, event, detail)
-SELECT @at, u.id, u.seq, u.scheduled_at, u.tenant_id, u.attempt, u.event, nullif(u.detail, '')
-  FROM unnest(@ids, @seqs, @scheduled_ats, @tenants, @attempts, @events, @details)
-       AS u (id, seq, scheduled_at, tenant_id, attempt, event, detail);
+--   details text[], timelines bytea[])
+-- Inserts events of one instant, given as parallel arrays.
+INSERT INTO run_event (at, id, seq, scheduled_at, tenant_id, attempt, event, detail, timeline)
+SELECT @at, u.id, u.seq, u.scheduled_at, u.tenant_id, u.attempt, u.event, u.detail, u.timeline
+  FROM unnest(@ids, @seqs, @scheduled_ats, @tenants, @attempts, @events, @details, @timelines)
+       AS u (id, seq, scheduled_at, tenant_id, attempt, event, detail, timeline);
 
 -- name: EventRead(tenant int4, id int8, at int8, seq int8, attempt int4, event int2, max_rows int8)
 -- Events of a task after a position, newest first.
-SELECT e.at, e.seq, e.attempt, e.event, e.scheduled_at, coalesce(e.detail, '')
+SELECT e.at, e.seq, e.attempt, e.event, e.scheduled_at, e.detail, e.timeline
   FROM run_event e
  WHERE e.id = @id AND e.tenant_id = @tenant AND e.at <= @at
    AND (e.at, e.seq, e.attempt, e.event) < (@at, @seq, @attempt, @event)

@@ -139,3 +139,10 @@ SELECT coalesce(part, 0), cap, epoch FROM cap_fence WHERE tenant_id = @tenant AN
 -- name: CapNote(tenant int4, kind text, ids int8[], seqs int8[])
 INSERT INTO capped_run (tenant_id, kind, id, seq) SELECT @tenant, @kind, u.id, u.seq FROM unnest(@ids, @seqs) u (id, seq)
     ON CONFLICT DO NOTHING;
+
+-- name: FlowDue(shards int2[], ahead_ms int8, tenant int4, kind text, low int8)
+-- Returns whether a claim of the flow of a kind would find a row.
+SELECT EXISTS (
+  SELECT FROM task x
+   WHERE x.shard = ANY (@shards) AND x.due_at > @low AND x.due_at <= (SELECT now_ms() + @ahead_ms)
+     AND x.tenant_id + 0 = @tenant AND x.state = {{state.SCHEDULED}} AND x.kind = @kind);

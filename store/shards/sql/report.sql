@@ -35,45 +35,13 @@ CASE t.type
 -- name: ReportEnd(
 --   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
 --   stops bool[])
--- Results that end their task. The row of the task is deleted, and inserted into task_done
+-- Results that end their task, with the instant of the result. The row of the task is deleted, and inserted into task_done
 -- if the task has a retention.
-{{report_end}}
-SELECT n, NULL::int8 FROM gone;
-
--- name: ReportEndNoted(
---   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
---   stops bool[], history_tenants int4[])
--- ReportEnd that also inserts events into the history, for @history_tenants.
-{{report_end}},
-noted AS ({{succeeded}} FROM gone g WHERE g.tenant_id = ANY (@history_tenants))
-SELECT n, NULL::int8 FROM gone;
-
--- name: ReportGoOn(
---   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
---   stops bool[])
--- Results after which the task continues.
-{{report_go_on}}
-SELECT n, due_at FROM gone;
-
--- name: ReportGoOnNoted(
---   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
---   stops bool[], history_tenants int4[])
--- ReportGoOn that also inserts events into the history, for @history_tenants.
-{{report_go_on}},
-noted AS ({{succeeded}} FROM gone g WHERE g.tenant_id = ANY (@history_tenants))
-SELECT n, due_at FROM gone;
-
--- fragment: succeeded
--- The event of the run's claim has its scheduled_at.
-INSERT INTO run_event (at, id, seq, tenant_id, attempt, event)
-  SELECT now_ms(), g.id, g.run_seq, g.tenant_id, g.run_attempt, {{event.SUCCEEDED}}
-
--- fragment: report_end
 WITH gone AS (
   DELETE FROM task t
    USING {{results}}, (SELECT now_ms() AS now OFFSET 0) c
    WHERE {{row_of_result}} AND {{ends}}
-  RETURNING t.*, u.n, u.seq AS run_seq, u.attempt AS run_attempt),
+  RETURNING t.*, u.n, c.now),
 kept AS (
   INSERT INTO task_done {{done_row}}
   SELECT g.tenant_id, g.id, now_ms(), now_ms() + g.retention_ms, g.seq, g.missed, g.version, g.type, {{state.COMPLETED}}, g.params, g.created_at, {{term_columns}}
@@ -82,8 +50,12 @@ changed AS (
   SELECT g.tenant_id, g.type, g.state AS from_cell,
          CASE WHEN g.retention_ms > 0 THEN {{cell.COMPLETED}} ELSE {{cell.PURGED_COMPLETED}} END AS to_cell FROM gone g),
 counted AS ({{delta_of_transitions}})
+SELECT n, NULL::int8, now FROM gone;
 
--- fragment: report_go_on
+-- name: ReportGoOn(
+--   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
+--   stops bool[])
+-- Results after which the task continues.
 -- Only BLOCKING tasks change their state here: from RUNNING to SCHEDULED.
 WITH gone AS (
 UPDATE task t SET
@@ -104,10 +76,11 @@ UPDATE task t SET
  WHERE {{row_of_result}} AND NOT ({{ends}})
    AND NOT (t.type = {{type.NON_BLOCKING}} AND (u.stop OR (t.state = {{state.RUNNING}} AND t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)))
    AND NOT (t.type = {{type.NON_BLOCKING}} AND u.next IS NOT NULL AND coalesce(greatest(u.next, c.now) >= t.end_at, false))
-RETURNING u.n, t.due_at, t.id, t.tenant_id, t.type, u.seq AS run_seq, u.attempt AS run_attempt),
+RETURNING u.n, t.due_at, t.tenant_id, t.type, c.now),
 changed AS (
   SELECT g.tenant_id, g.type, {{cell.RUNNING}} AS from_cell, {{cell.SCHEDULED}} AS to_cell FROM gone g WHERE g.type = {{type.BLOCKING}}),
 counted AS ({{delta_of_transitions}})
+SELECT n, due_at, now FROM gone;
 
 -- name: StartRuns(shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[])
 -- Begins or extends leases of BLOCKING runs. It changes an indexed column only if less than

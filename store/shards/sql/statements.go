@@ -85,6 +85,13 @@ var (
 	LocatorPurge          = set.Get("LocatorPurge")
 	FarStats              = set.Get("FarStats")
 	OldestSnapshot        = set.Get("OldestSnapshot")
+	DatabaseSize          = set.Get("DatabaseSize")
+	ForecastPacks         = set.Get("ForecastPacks")
+	ForecastNear          = set.Get("ForecastNear")
+	ForecastCalendars     = set.Get("ForecastCalendars")
+	ForecastStore         = set.Get("ForecastStore")
+	ForecastRead          = set.Get("ForecastRead")
+	DueByTenant           = set.Get("DueByTenant")
 	Demote                = set.Get("Demote")
 	DemotePaused          = set.Get("DemotePaused")
 )
@@ -188,6 +195,7 @@ var (
 	CapAssert    = set.Get("CapAssert")
 	CapNote      = set.Get("CapNote")
 	CapPart      = set.Get("CapPart")
+	FlowDue      = set.Get("FlowDue")
 )
 
 // Of read.sql.
@@ -203,12 +211,10 @@ var (
 
 // Of report.sql.
 var (
-	ReportEnd       = set.Get("ReportEnd")
-	ReportEndNoted  = set.Get("ReportEndNoted")
-	ReportGoOn      = set.Get("ReportGoOn")
-	ReportGoOnNoted = set.Get("ReportGoOnNoted")
-	StartRuns       = set.Get("StartRuns")
-	CheckRuns       = set.Get("CheckRuns")
+	ReportEnd  = set.Get("ReportEnd")
+	ReportGoOn = set.Get("ReportGoOn")
+	StartRuns  = set.Get("StartRuns")
+	CheckRuns  = set.Get("CheckRuns")
 )
 
 // Of task.sql.

@@ -19,7 +19,9 @@ type Effects struct {
 }
 
 // NewEffects returns the empty effects of a transaction.
-func (m *Machines) NewEffects() *Effects { return &Effects{Recorder: m.cfg.Levels.Recorder()} }
+func (m *Machines) NewEffects() *Effects {
+	return &Effects{Recorder: m.cfg.Policies.Recorder(m.cfg.Dispatcher)}
+}
 
 // Queue adds at most two statements to a batch.
 func (l *Effects) Queue(b *pgx.Batch, now task.Instant) {
@@ -36,7 +38,7 @@ func (l *Effects) Machine(k *task.Machine) {
 	for _, s := range k.Skipped {
 		l.Missed.Add(k.Task.Tenant, k.Task.MisfirePolicy(k.Task.Type), s.N)
 		a := task.Attempt{RunID: task.RunID{Task: k.Task.ID, Seq: s.Seq}}
-		l.Note(k.Task.Tenant, a, task.EventSkipped, s.From, fmt.Sprint(s.N))
+		l.Note(k.Task.Tenant, a, task.EventSkipped, s.From, fmt.Sprint(s.N), nil)
 	}
 }
 

@@ -31,8 +31,10 @@ type Config struct {
 	// CatchUpInterval is the least distance between runs that catch up with missed
 	// instants.
 	CatchUpInterval time.Duration
-	// Levels returns which events of a tenant are kept.
-	Levels history.Levels
+	// Policies returns which events of a tenant are kept.
+	Policies history.Policies
+	// Dispatcher is the name of this process in events, if it is a dispatcher.
+	Dispatcher string
 	// Missed, if set, receives how many instants steps have missed. It must not
 	// block, and it owns its argument.
 	Missed func(task.MissedCounts)

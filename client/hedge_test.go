@@ -1,0 +1,124 @@
+package client
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// callsOf makes n calls to two servers of which the first one hangs, once the client is
+// connected to both, and returns how long the slowest one took.
+func callsOf(t *testing.T, servers [2]*countingTasks, n int) (slowest time.Duration) {
+	t.Helper()
+	var addresses []string
+	for _, s := range servers {
+		addresses = append(addresses, serveOn(t, "127.0.0.1:0", func(server *grpc.Server) { perceptorv1.RegisterTaskServiceServer(server, s) }))
+	}
+	c, err := New(Config{Address: strings.Join(addresses, ","), Token: "token"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var calling sync.WaitGroup
+	defer calling.Wait()
+	var most, failed atomic.Int64
+	once := func() {
+		began := time.Now()
+		if _, err := c.GetTask(t.Context(), 1); err != nil && failed.Add(1) == 1 {
+			t.Error(err)
+		}
+		for took := int64(time.Since(began)); ; {
+			if was := most.Load(); took <= was || most.CompareAndSwap(was, took) {
+				return
+			}
+		}
+	}
+	for end := time.Now().Add(10 * time.Second); servers[0].calls.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no call reached the first server")
+		}
+		calling.Go(once)
+	}
+	for range n {
+		calling.Go(once)
+		time.Sleep(2 * time.Millisecond)
+	}
+	calling.Wait()
+	return time.Duration(most.Load())
+}
+
+// The first calls to a server that hangs ask the other one too, and later ones do not go there.
+func TestAServerThatHangsHoldsUpCallsForAboutASecond(t *testing.T) {
+	t.Parallel()
+	servers := [2]*countingTasks{{hangs: true}, {}}
+	const n = 1500 // 3 s
+	slowest := callsOf(t, servers, n)
+	if slowest < hedgeAfter || slowest > 6*time.Second { // the other server may not be connected at first
+		t.Errorf("the slowest call took %v, want little more than %v", slowest, hedgeAfter)
+	}
+	if lost := servers[0].calls.Load(); lost > n/10 {
+		t.Errorf("%d of %d calls went to the server that hangs", lost, n)
+	}
+}
+
+// Slow servers are asked little more often than without second tries.
+func TestSecondTriesAreBounded(t *testing.T) {
+	t.Parallel()
+	slow := hedgeAfter + 500*time.Millisecond
+	servers := [2]*countingTasks{{takes: slow}, {takes: slow}}
+	const n = 1000
+	callsOf(t, servers, n)
+	if calls := servers[0].calls.Load() + servers[1].calls.Load(); calls > n*5/4 {
+		t.Errorf("the servers got %d calls, want little more than %d", calls, n)
+	}
+}
+
+// refusing refuses all calls until it is well.
+type refusing struct {
+	perceptorv1.UnimplementedTaskServiceServer
+	calls atomic.Int64
+	well  atomic.Bool
+}
+
+func (s *refusing) GetTask(context.Context, *perceptorv1.GetTaskRequest) (*perceptorv1.Task, error) {
+	s.calls.Add(1)
+	if !s.well.Load() {
+		return nil, status.Error(codes.Unavailable, "not now")
+	}
+	return &perceptorv1.Task{}, nil
+}
+
+func TestRepeatedSingleCallsAddLittleLoad(t *testing.T) {
+	t.Parallel()
+	s := &refusing{}
+	address := serveOn(t, "127.0.0.1:0", func(server *grpc.Server) { perceptorv1.RegisterTaskServiceServer(server, s) })
+	c, err := New(Config{Address: address, Token: "token"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var calling sync.WaitGroup
+	const n = 400
+	for range n {
+		calling.Go(func() {
+			if _, err := c.GetTask(t.Context(), 1); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(10 * time.Millisecond)
+	}
+	if calls := s.calls.Load(); calls > n*3/2+budgetMost {
+		t.Errorf("%d calls made the service refuse %d, want at most half as many again", n, calls)
+	}
+	s.well.Store(true)
+	calling.Wait() // all of them succeed, long before their time is over
+}

@@ -1,0 +1,199 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/klauspost/compress/gzhttp"
+	"google.golang.org/grpc"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// root is the path of the console.
+const root = "/console/"
+
+const (
+	// callTimeout bounds the calls of one page together.
+	callTimeout = 10 * time.Second
+	// maxForm bounds the body of a POST, in bytes. The largest has the params of a task.
+	maxForm = 1 << 20
+)
+
+// Config configures a [Console].
+type Config struct {
+	// Secret is what the keys of sessions are derived from. All processes that serve the
+	// same users need the same. Default: random, sessions end with the process.
+	Secret []byte
+	// Secure says that browsers reach the console by TLS.
+	Secure bool
+	// Version is the version of the program, for the footer.
+	Version string
+	// Log gets what the console cannot tell the user. Default: [slog.Default].
+	Log *slog.Logger
+	// Now is the clock of sessions. Default: [time.Now].
+	Now func() time.Time
+}
+
+// Console serves the pages. Create it with [New].
+type Console struct {
+	config Config
+	sealer *sealer
+	links  links
+	files  *files
+	views  templates
+
+	tasks      perceptorv1.TaskServiceClient
+	dead       perceptorv1.DeadLetterServiceClient
+	bulk       perceptorv1.BulkServiceClient
+	admin      perceptorv1.AdminServiceClient
+	audit      perceptorv1.AuditServiceClient
+	assignment perceptorv1.AssignmentServiceClient
+	identity   perceptorv1.IdentityServiceClient
+	monitoring perceptorv1.MonitoringServiceClient
+}
+
+// New returns a console. Call [Console.Serve] before its handler is used.
+func New(c Config) (*Console, error) {
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	s, err := newSealer(c.Secret)
+	if err != nil {
+		return nil, err
+	}
+	f, err := loadFiles()
+	if err != nil {
+		return nil, err
+	}
+	views, err := parseTemplates(f)
+	if err != nil {
+		return nil, err
+	}
+	return &Console{config: c, sealer: s, files: f, views: views, links: links{now: c.Now}}, nil
+}
+
+// Serve returns the handler of all paths under /console/. It calls the API by api, with
+// the context of the request and the credentials of the session.
+func (c *Console) Serve(api grpc.ClientConnInterface) http.Handler {
+	c.tasks = perceptorv1.NewTaskServiceClient(api)
+	c.dead = perceptorv1.NewDeadLetterServiceClient(api)
+	c.bulk = perceptorv1.NewBulkServiceClient(api)
+	c.admin = perceptorv1.NewAdminServiceClient(api)
+	c.audit = perceptorv1.NewAuditServiceClient(api)
+	c.assignment = perceptorv1.NewAssignmentServiceClient(api)
+	c.identity = perceptorv1.NewIdentityServiceClient(api)
+	c.monitoring = perceptorv1.NewMonitoringServiceClient(api)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+root+"static/{file}", c.files.serve)
+	c.routeLogins(mux)
+	for i := range pages {
+		for _, method := range pages[i].methods() {
+			mux.HandleFunc(method+" "+root+pages[i].path, c.servePage(&pages[i]))
+		}
+	}
+	for _, a := range actions {
+		mux.HandleFunc("POST "+root+a.path, c.serveAction(a))
+	}
+	mux.HandleFunc(root, c.servePage(&unknownPage))
+	return c.guard(gzhttp.GzipHandler(mux))
+}
+
+// policy is the Content-Security-Policy of all answers.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// guard bounds requests, refuses POSTs of other origins, and sets headers that restrict
+// what browsers do with the answer.
+func (c *Console) guard(next http.Handler) http.Handler {
+	foreign := http.NewCrossOriginProtection()
+	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "This request came from a page of another site, so it was refused.", http.StatusForbidden)
+	}))
+	return foreign.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
+		h.Set("Cache-Control", "no-store")
+		ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
+		defer cancel()
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		next.ServeHTTP(w, r.WithContext(ctx))
+	}))
+}
+
+// servePage answers with a page.
+func (c *Console) servePage(p *page) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v, ok := c.open(w, r, p)
+		if !ok {
+			return
+		}
+		data, err := p.show(v)
+		if to, ok := data.(redirectTo); ok && err == nil {
+			http.Redirect(w, r, string(to), http.StatusSeeOther)
+			return
+		}
+		v.render(data, err)
+	}
+}
+
+// serveAction does what a form asks for and redirects to a page that shows the result.
+func (c *Console) serveAction(a action) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v, ok := c.open(w, r, &page{})
+		if !ok {
+			return
+		}
+		done, err := a.do(v)
+		if v.ended(err) {
+			return
+		}
+		n := notice{Kind: "done", Text: done.text, Link: done.link, LinkText: done.linkText}
+		to := done.to
+		if err != nil {
+			p := problemOf(err)
+			n = notice{Kind: "failed", Text: p.line()}
+		}
+		if to == "" || err != nil {
+			to = v.back(a.back)
+		}
+		c.setNotice(w, n)
+		http.Redirect(w, r, to, http.StatusSeeOther)
+	}
+}
+
+// open returns the view of a request. If there is no session, or the form is not of this
+// session, it answers and returns false.
+func (c *Console) open(w http.ResponseWriter, r *http.Request, p *page) (*view, bool) {
+	s, err := c.session(r)
+	if err != nil {
+		c.toLogin(w, r, errors.Is(err, errSessionEnded))
+		return nil, false
+	}
+	if r.Method == http.MethodPost {
+		if err := r.ParseForm(); err != nil {
+			http.Error(w, "The form is too large or malformed.", http.StatusBadRequest)
+			return nil, false
+		}
+		if !s.owns(r.PostFormValue("csrf")) {
+			http.Error(w, "The form does not belong to this session. Go back, reload the page, and try again.", http.StatusForbidden)
+			return nil, false
+		}
+	}
+	v := c.newView(w, r, s, p)
+	if r.Header.Get(liveHeader) == "" {
+		c.renew(w, s)
+	}
+	return v, true
+}

@@ -1,0 +1,515 @@
+package console
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// fakeAPI answers calls by their method, and remembers them.
+type fakeAPI struct {
+	mu      sync.Mutex
+	answers map[string]func(ctx context.Context, request proto.Message) (proto.Message, error)
+	calls   []fakeCall
+}
+
+type fakeCall struct {
+	method, token, tenant string
+	request               proto.Message
+}
+
+func (f *fakeAPI) Invoke(ctx context.Context, full string, args, reply any, _ ...grpc.CallOption) error {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	method := full[strings.LastIndexByte(full, '/')+1:]
+	f.mu.Lock()
+	f.calls = append(f.calls, fakeCall{method, strings.Join(md.Get("authorization"), ","), strings.Join(md.Get("perceptor-tenant"), ","), args.(proto.Message)})
+	answer := f.answers[method]
+	f.mu.Unlock()
+	if answer == nil {
+		return nil
+	}
+	m, err := answer(ctx, args.(proto.Message))
+	if err == nil {
+		proto.Merge(reply.(proto.Message), m)
+	}
+	return err
+}
+
+func (f *fakeAPI) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, status.Error(codes.Unimplemented, "no streams")
+}
+
+// called returns the calls of a method.
+func (f *fakeAPI) called(method string) (calls []fakeCall) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.calls {
+		if c.method == method {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+const hostile = `<script>alert("x")</script>`
+
+var (
+	all        = []perceptorv1.Token_Scope{scopeRead, scopeOperate, scopeAdd}
+	identities = map[string]*perceptorv1.Identity{
+		"acme-secret":   {Name: "t1", Tenant: "acme", Scopes: all},
+		"reader-secret": {Name: "t2", Tenant: "acme", Scopes: []perceptorv1.Token_Scope{scopeRead}},
+		"admin-secret":  {Name: "a1", Scopes: []perceptorv1.Token_Scope{scopeAdmin, scopeAdminRead}},
+		"look-secret":   {Name: "i1", Scopes: []perceptorv1.Token_Scope{scopeInspect}},
+	}
+)
+
+func newFakeAPI() *fakeAPI {
+	task := &perceptorv1.Task{
+		Id: 513, Kind: hostile, Type: perceptorv1.Task_NON_BLOCKING, State: perceptorv1.Task_SCHEDULED, Tags: []string{hostile},
+		Params: map[string]string{hostile: hostile}, Schedule: &perceptorv1.Task_Interval{Interval: durationpb.New(time.Hour)},
+		IdempotencyKey: hostile, DueTime: timestamppb.New(time.Now().Add(time.Hour)), Version: 3,
+		RetryPolicy: &perceptorv1.RetryPolicy{MaxAttempts: 5, InitialBackoff: durationpb.New(time.Second)},
+	}
+	dead := &perceptorv1.DeadRun{RunId: "513-7", TaskId: 513, Seq: 7, Kind: hostile, Error: hostile, Reason: perceptorv1.DeadRun_PERMANENT, Params: task.Params, Tags: task.Tags}
+	event := &perceptorv1.AuditEvent{Tenant: "acme", Actor: hostile, Source: hostile, Action: hostile, Object: hostile, Result: hostile, EventTime: timestamppb.Now(), Changes: []*perceptorv1.AuditEvent_Change{{Field: hostile, Before: hostile, After: hostile}}}
+	figures := &perceptorv1.TenantFigures{Tenant: hostile, LastMinute: &perceptorv1.FigurePoint{Seconds: 60}, UnhandledKinds: []*perceptorv1.UnhandledKind{{Kind: hostile}}}
+	is := func(m proto.Message) func(context.Context, proto.Message) (proto.Message, error) {
+		return func(context.Context, proto.Message) (proto.Message, error) { return m, nil }
+	}
+	return &fakeAPI{answers: map[string]func(context.Context, proto.Message) (proto.Message, error){
+		"GetIdentity": func(ctx context.Context, _ proto.Message) (proto.Message, error) {
+			md, _ := metadata.FromOutgoingContext(ctx)
+			if id := identities[strings.TrimPrefix(md.Get("authorization")[0], "Bearer ")]; id != nil {
+				return id, nil
+			}
+			return nil, status.Error(codes.Unauthenticated, "the token is unknown")
+		},
+		"ListTasks": is(&perceptorv1.ListTasksResponse{Tasks: []*perceptorv1.Task{task}, NextPageToken: "next&1"}),
+		"GetTask":   is(task), "UpdateTask": is(&perceptorv1.Task{Version: 4}),
+		"ExplainTask":           is(&perceptorv1.ExplainTaskResponse{Task: task, Reasons: []*perceptorv1.Reason{{Code: perceptorv1.Reason_NOT_DUE, Text: hostile, LastError: hostile}}}),
+		"ListRunEvents":         is(&perceptorv1.ListRunEventsResponse{Events: []*perceptorv1.RunEvent{{Type: perceptorv1.RunEvent_FAILED, Seq: 1, Detail: hostile, EventTime: timestamppb.Now(), ClaimTime: timestamppb.Now(), ReceiveTime: timestamppb.Now(), Dispatcher: hostile, Listener: &perceptorv1.Listener{Name: hostile, Host: hostile, Version: hostile}}}}),
+		"ListTenantAuditEvents": is(&perceptorv1.ListAuditEventsResponse{Events: []*perceptorv1.AuditEvent{event}}),
+		"ListAuditEvents":       is(&perceptorv1.ListAuditEventsResponse{Events: []*perceptorv1.AuditEvent{event}}),
+		"ListDeadRuns":          is(&perceptorv1.ListDeadRunsResponse{DeadRuns: []*perceptorv1.DeadRun{dead}}), "GetDeadRun": is(dead),
+		"ReplayDeadRun":       is(&perceptorv1.ReplayDeadRunResponse{TaskId: 600}),
+		"GetBulkOperation":    is(&perceptorv1.BulkOperation{Id: 9, DryRun: true, Action: perceptorv1.BulkOperation_CANCEL, State: perceptorv1.BulkOperation_DONE, Matched: 1234, Creator: hostile, CreateTime: timestamppb.Now(), Filter: &perceptorv1.TaskFilter{Kind: hostile, Tags: []string{hostile}}, Parts: []*perceptorv1.BulkOperation_Part{{Error: hostile}}}),
+		"CreateBulkOperation": is(&perceptorv1.BulkOperation{Id: 10}),
+		"ListBulkOperations":  is(&perceptorv1.ListBulkOperationsResponse{Operations: []*perceptorv1.BulkOperation{{Id: 9, Creator: hostile}}}),
+		"GetTenant":           is(&perceptorv1.Tenant{Name: "acme", PausedKinds: []string{hostile}, KindCaps: map[string]int32{hostile: 3}, Topic: hostile, Weight: 1}),
+		"ListTokens":          is(&perceptorv1.ListTokensResponse{Tokens: []*perceptorv1.Token{{Id: "abc", Description: hostile}}}),
+		"ListTenantFigures":   is(&perceptorv1.ListTenantFiguresResponse{Tenants: []*perceptorv1.TenantFigures{figures}, Total: figures, TenantCount: 1}),
+		"GetTenantFigures":    is(figures),
+		"GetClusterFigures":   is(&perceptorv1.ClusterFigures{Processes: []*perceptorv1.ProcessFigures{{Name: hostile, Host: hostile, Version: hostile}}, BrokenTopics: []string{hostile}, Findings: []*perceptorv1.Finding{{Severity: perceptorv1.Finding_FAILED, Part: hostile, Text: hostile, Cure: hostile}}, Databases: []*perceptorv1.DatabaseFigures{{Answers: true, Server: hostile, AdoptReason: hostile, AdoptTime: timestamppb.Now()}}}),
+		"GetAssignment":       is(&perceptorv1.Assignment{Members: []*perceptorv1.AssignmentMember{{Id: "m1", Name: hostile, Host: hostile, Address: hostile, Held: hostile}}, Strategy: &perceptorv1.Strategy{Drained: []string{"x" + hostile}, Pins: map[string]string{hostile: hostile}, PausedItems: hostile}, Faults: []string{hostile}, Rebalances: []*perceptorv1.Rebalance{{Writer: hostile}}}),
+		"GetForecast":         is(&perceptorv1.Forecast{Minutes: []*perceptorv1.ForecastSpan{{StartTime: timestamppb.Now(), Next: 3, Projected: 4}}}),
+		"PreviewSchedule":     is(&perceptorv1.PreviewScheduleResponse{Expression: hostile, Instants: []*timestamppb.Timestamp{timestamppb.Now(), timestamppb.Now()}}),
+	}}
+}
+
+// browser is a user of a console.
+type browser struct {
+	t       *testing.T
+	api     *fakeAPI
+	console *Console
+	server  *httptest.Server
+	client  *http.Client
+	now     time.Time
+	mu      sync.Mutex
+}
+
+func newBrowser(t *testing.T, tokens ...string) *browser {
+	t.Helper()
+	b := &browser{t: t, api: newFakeAPI(), now: time.Now()}
+	var err error
+	b.console, err = New(Config{Now: b.clock, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.server = httptest.NewServer(b.console.Serve(b.api))
+	t.Cleanup(b.server.Close)
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.client = &http.Client{Jar: jar, Transport: b.server.Client().Transport}
+	for _, token := range tokens {
+		if code, body := b.post("login", url.Values{"token": {token}}); strings.Contains(body, `name="token"`) {
+			t.Fatalf("login: %d %s", code, body)
+		}
+	}
+	return b
+}
+
+func (b *browser) clock() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.now
+}
+
+func (b *browser) wait(d time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.now = b.now.Add(d)
+}
+
+func (b *browser) do(r *http.Request) (int, string) {
+	b.t.Helper()
+	a, err := b.client.Do(r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer a.Body.Close()
+	body, err := io.ReadAll(a.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return a.StatusCode, string(body)
+}
+
+func (b *browser) request(method, path string, body io.Reader) *http.Request {
+	b.t.Helper()
+	r, err := http.NewRequestWithContext(b.t.Context(), method, b.server.URL+root+path, body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return r
+}
+
+func (b *browser) get(path string) (int, string) {
+	b.t.Helper()
+	return b.do(b.request(http.MethodGet, path, nil))
+}
+
+// post sends a form as a page of the console does.
+func (b *browser) post(path string, form url.Values) (int, string) {
+	b.t.Helper()
+	r := b.request(http.MethodPost, path, strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	return b.do(r)
+}
+
+var csrfValue = regexp.MustCompile(`name="csrf" value="([^"]+)"`)
+
+// csrf returns the token of the forms of a page.
+func (b *browser) csrf() string {
+	b.t.Helper()
+	_, page := b.get("schedule")
+	m := csrfValue.FindStringSubmatch(page)
+	if m == nil {
+		b.t.Fatalf("no token in %s", page)
+	}
+	return m[1]
+}
+
+// TestEveryPageEscapesWhatComesFromTasks opens all pages with hostile texts in all answers.
+func TestEveryPageEscapesWhatComesFromTasks(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "admin-secret", "acme-secret")
+	paths := []string{"?tenant=acme", "tasks?q=" + url.QueryEscape(hostile), "schedule?expression=" + url.QueryEscape(hostile), "bulk/new?kind=" + url.QueryEscape(hostile), "forecast?tenant=acme", "login?next=" + url.QueryEscape(hostile), "link?code=" + url.QueryEscape(hostile)}
+	for _, p := range pages {
+		paths = append(paths, strings.NewReplacer("{$}", "", "{id}", "513", "{run}", "513-7", "{name}", "acme").Replace(p.path))
+	}
+	for _, path := range paths {
+		code, body := b.get(path)
+		if code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+		if strings.Contains(body, "<script>") || strings.Contains(body, "alert(\"x\")") {
+			t.Errorf("%s is not escaped:\n%s", path, body)
+		}
+		for _, inline := range []string{" style=", " onclick=", "javascript:", "<style"} {
+			if strings.Contains(body, inline) {
+				t.Errorf("%s has %q, which the policy forbids", path, inline)
+			}
+		}
+	}
+}
+
+func TestPagesNeedASession(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t)
+	for _, p := range pages {
+		path := strings.NewReplacer("{$}", "", "{id}", "513", "{run}", "513-7", "{name}", "acme").Replace(p.path)
+		if _, body := b.get(path); !strings.Contains(body, `name="token"`) {
+			t.Errorf("%s is shown without a login", path)
+		}
+	}
+	if n := len(b.api.calls); n > 0 {
+		t.Errorf("%d calls without a login", n)
+	}
+}
+
+func TestLoginsAreCheckedByTheAPIAndLeadBack(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t)
+	if code, body := b.post("login", url.Values{"token": {"wrong"}}); code != http.StatusUnauthorized || !strings.Contains(body, "The token is not accepted") {
+		t.Errorf("a wrong token: %d %s", code, body)
+	}
+	if code, body := b.post("login", url.Values{"token": {"acme-secret"}, "next": {root + "tasks?kind=mail"}}); code != http.StatusOK || !strings.Contains(body, `value="mail"`) {
+		t.Errorf("it does not lead back: %d %s", code, body)
+	}
+	for _, c := range b.api.called("ListTasks") {
+		if c.token != "Bearer acme-secret" || c.tenant != "acme" {
+			t.Errorf("called with %q for %q", c.token, c.tenant)
+		}
+	}
+	for _, given := range []string{"https://evil.example/", "//evil.example/", `/\evil.example`, "/console/../../x", "/other", "/console/logout"} {
+		if got := next(given); !strings.HasPrefix(got, root) || strings.HasPrefix(got, root+"logout") || strings.Contains(got, "..") {
+			t.Errorf("next(%q) leads to %q", given, got)
+		}
+	}
+}
+
+func TestSessionsEnd(t *testing.T) {
+	t.Parallel()
+	loggedIn := func(b *browser) bool {
+		_, body := b.get("tasks")
+		return !strings.Contains(body, `name="token"`)
+	}
+	t.Run("after half an hour without the user", func(t *testing.T) {
+		t.Parallel()
+		b := newBrowser(t, "acme-secret")
+		for range 3 {
+			b.wait(20 * time.Minute)
+			if !loggedIn(b) {
+				t.Fatal("it has ended too early")
+			}
+		}
+		for range 2 { // a live page does not keep it alive
+			b.wait(16 * time.Minute)
+			r := b.request(http.MethodGet, "tasks/513", nil)
+			r.Header.Set(liveHeader, "1")
+			if code, _ := b.do(r); code != http.StatusOK && code != http.StatusUnauthorized {
+				t.Errorf("live: %d", code)
+			}
+		}
+		if loggedIn(b) {
+			t.Error("it has not ended")
+		}
+	})
+	t.Run("after twelve hours", func(t *testing.T) {
+		t.Parallel()
+		b := newBrowser(t, "acme-secret")
+		for i := range 37 {
+			b.wait(20 * time.Minute)
+			if got, want := loggedIn(b), i < 36; got != want {
+				t.Fatalf("after %d times 20 minutes: logged in is %v", i+1, got)
+			}
+		}
+	})
+	t.Run("by the user", func(t *testing.T) {
+		t.Parallel()
+		b := newBrowser(t, "acme-secret")
+		b.post("logout", url.Values{"csrf": {b.csrf()}})
+		if loggedIn(b) {
+			t.Error("it has not ended")
+		}
+	})
+	t.Run("when the token is refused", func(t *testing.T) {
+		t.Parallel()
+		b := newBrowser(t, "acme-secret")
+		b.api.answers["ListTasks"] = func(context.Context, proto.Message) (proto.Message, error) {
+			return nil, status.Error(codes.Unauthenticated, "revoked")
+		}
+		if loggedIn(b) {
+			t.Error("it has not ended")
+		}
+	})
+}
+
+func TestFormsOfOtherPagesDoNothing(t *testing.T) {
+	t.Parallel()
+	b, other := newBrowser(t, "acme-secret"), newBrowser(t, "acme-secret")
+	for name, form := range map[string]url.Values{"without a token": {}, "with a token of another session": {"csrf": {other.csrf()}}, "with a part of it": {"csrf": {b.csrf()[:20]}}} {
+		if code, _ := b.post("tasks/513/cancel", form); code != http.StatusForbidden {
+			t.Errorf("%s: %d", name, code)
+		}
+	}
+	good := url.Values{"csrf": {b.csrf()}}
+	r := b.request(http.MethodPost, "tasks/513/cancel", strings.NewReader(good.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Sec-Fetch-Site", "cross-site")
+	if code, _ := b.do(r); code != http.StatusForbidden {
+		t.Errorf("of another site: %d", code)
+	}
+	if n := len(b.api.called("CancelTask")); n > 0 {
+		t.Errorf("%d tasks were cancelled", n)
+	}
+	if code, body := b.post("tasks/513/cancel", good); code != http.StatusOK || !strings.Contains(body, "Task 513 is cancelled") {
+		t.Errorf("its own form: %d %s", code, body)
+	}
+}
+
+func TestTasksAreFoundByIdAndByKey(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	for _, q := range []string{"513", "order-77"} {
+		if _, body := b.get("tasks?q=" + q); !strings.Contains(body, "<title>Task 513") {
+			t.Errorf("%s does not lead to the task", q)
+		}
+	}
+	calls := b.api.called("ExplainTask")
+	if n := len(calls); n != 4 || calls[2].request.(*perceptorv1.ExplainTaskRequest).IdempotencyKey != "order-77" {
+		t.Errorf("%d calls: %v", n, calls)
+	}
+}
+
+func TestAnEditSendsOnlyWhatHasChanged(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	_, page := b.get("tasks/513/edit")
+	form := url.Values{"csrf": {b.csrf()}, "version": {"3"}}
+	v := (&view{Zone: time.UTC})
+	for _, f := range v.taskFields(mustTask(t, b)) {
+		form.Set(f.Name, f.Value)
+	}
+	form.Set("interval", "2h")
+	form.Set("tags", "a, b")
+	if code, body := b.post("tasks/513/edit", form); code != http.StatusOK || !strings.Contains(body, "version 4 now. Changed: interval, tags") {
+		t.Errorf("%d %s\n%s", code, body, page)
+	}
+	calls := b.api.called("UpdateTask")
+	if len(calls) != 1 {
+		t.Fatalf("%d calls", len(calls))
+	}
+	r := calls[0].request.(*perceptorv1.UpdateTaskRequest)
+	if got := strings.Join(r.UpdateMask.Paths, " "); got != "interval tags" || r.Version != 3 || r.Task.GetInterval().AsDuration() != 2*time.Hour {
+		t.Errorf("sent %v", r)
+	}
+}
+
+func mustTask(t *testing.T, b *browser) *perceptorv1.Task {
+	t.Helper()
+	m, err := b.api.answers["GetTask"](t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.(*perceptorv1.Task)
+}
+
+func TestABulkOperationNeedsTheCountOfItsDryRun(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	form := url.Values{"csrf": {b.csrf()}, "count": {"1235"}}
+	if _, body := b.post("bulk/9/confirm", form); !strings.Contains(body, "nothing was changed") || len(b.api.called("CreateBulkOperation")) > 0 {
+		t.Errorf("another count: %s", body)
+	}
+	form.Set("count", "1,234")
+	b.post("bulk/9/confirm", form)
+	calls := b.api.called("CreateBulkOperation")
+	if len(calls) != 1 {
+		t.Fatalf("%d calls", len(calls))
+	}
+	r := calls[0].request.(*perceptorv1.CreateBulkOperationRequest)
+	if r.Operation.DryRun || r.Operation.Filter.Kind != hostile || r.Operation.Filter.AddedUntil == nil || r.RequestId != "console-9" {
+		t.Errorf("sent %v", r)
+	}
+}
+
+func TestAReaderSeesNoButtonsAndAnOperatorNoTasks(t *testing.T) {
+	t.Parallel()
+	reader := newBrowser(t, "reader-secret")
+	for _, path := range []string{"tasks/513", "dead", "bulk/9"} {
+		if _, body := reader.get(path); strings.Contains(body, "/cancel") || strings.Contains(body, "/replay") || strings.Contains(body, "/confirm") {
+			t.Errorf("%s has buttons", path)
+		}
+	}
+	admin := newBrowser(t, "admin-secret")
+	if code, body := admin.get("tasks?tenant=acme"); code != http.StatusForbidden || !strings.Contains(body, "Add a login") {
+		t.Errorf("an admin: %d %s", code, body)
+	}
+	look := newBrowser(t, "look-secret")
+	if code, body := look.get("tasks?tenant=acme"); code != http.StatusOK || !strings.Contains(body, "inspecting acme") {
+		t.Errorf("an inspector: %d %s", code, body)
+	}
+	if _, body := look.get("tasks"); !strings.Contains(body, "inspecting acme") {
+		t.Errorf("the tenant is forgotten: %s", body)
+	}
+}
+
+func TestALinkLogsInOnce(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t)
+	code := strings.TrimPrefix(b.console.Link("admin-secret", "acme-secret"), root+"link?code=")
+	if _, body := b.get("link?code=" + code); strings.Contains(body, "acme-secret") || !strings.Contains(body, code) {
+		t.Errorf("the page of the link: %s", body)
+	}
+	if _, body := b.post("link", url.Values{"code": {code}}); !strings.Contains(body, "What needs attention") {
+		t.Errorf("it does not log in: %s", body)
+	}
+	other := newBrowser(t)
+	other.console.links.all = b.console.links.all
+	if status, _ := b.post("link", url.Values{"code": {code}}); status != http.StatusForbidden {
+		t.Errorf("it works twice: %d", status)
+	}
+	late := strings.TrimPrefix(b.console.Link("acme-secret"), root+"link?code=")
+	b.wait(11 * time.Minute)
+	if status, _ := b.post("link", url.Values{"code": {late}}); status != http.StatusForbidden {
+		t.Errorf("it works late: %d", status)
+	}
+}
+
+func TestFilesAreKeptForEverAndTheFirstPageIsSmall(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "admin-secret", "acme-secret")
+	_, page := b.get("?tenant=acme")
+	total := 0
+	fetch := func(path string) {
+		r := b.request(http.MethodGet, strings.TrimPrefix(path, root), nil)
+		r.Header.Set("Accept-Encoding", "gzip") // the client then does not decompress
+		a, err := b.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Body.Close()
+		body, err := io.ReadAll(a.Body)
+		if err != nil || a.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s %v", path, a.Status, err)
+		}
+		total += len(body)
+		if strings.Contains(path, "/static/") && !strings.Contains(a.Header.Get("Cache-Control"), "immutable") {
+			t.Errorf("%s: %v", path, a.Header)
+		}
+		if p := a.Header.Get("Content-Security-Policy"); !strings.Contains(p, "script-src 'self';") || strings.Contains(p, "unsafe") {
+			t.Errorf("%s: policy %q", path, p)
+		}
+	}
+	fetch(root + "?tenant=acme")
+	for _, m := range regexp.MustCompile(`(?:src|href)="(/console/static/[^"]+)"`).FindAllStringSubmatch(page, -1) {
+		fetch(m[1])
+	}
+	if total > 150<<10 {
+		t.Errorf("the first page has %d bytes", total)
+	}
+	t.Logf("the first page has %d bytes", total)
+}
+
+func TestDurationsAreReadAsTheyAreWritten(t *testing.T) {
+	t.Parallel()
+	for _, d := range []time.Duration{time.Millisecond, 1500 * time.Millisecond, 90 * time.Second, time.Hour, 90 * time.Minute, 36 * time.Hour, 49*time.Hour + time.Second, 24 * time.Hour} {
+		text := plainDuration(durationpb.New(d))
+		if got, ok := parseDuration(text); !ok || got.AsDuration() != d {
+			t.Errorf("%s is written %q and read as %v", d, text, got.AsDuration())
+		}
+	}
+}

@@ -1,0 +1,280 @@
+package console
+
+import (
+	"bufio"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+var editPages = []page{{path: "tasks/{id}/edit", name: "edit", title: "Edit task", section: "tasks", form: true, show: (*view).editTask}}
+
+func newRequestID() string { return rand.Text() }
+
+// field is a field of a form.
+type field struct {
+	Name, Label, Hint string
+	// Value is the present value, Given what the user typed.
+	Value, Given string
+	Fault        string
+	Kind         string // "", area, time, check or the options, separated by commas
+	// path is the field of the API.
+	path string
+	// set stores a text in a task; ok is false if it is malformed.
+	set func(v *view, t *perceptorv1.Task, text string) (ok bool)
+}
+
+// Options are those of a field with a choice.
+func (f *field) Options() []string {
+	if strings.Contains(f.Kind, ",") {
+		return strings.Split(f.Kind, ",")
+	}
+	return nil
+}
+
+// editData is the data of the page for edits.
+type editData struct {
+	Task    *perceptorv1.Task
+	Fields  []*field
+	Problem *problem
+	Version int32
+	// Hidden says that the params cannot be seen, so they cannot be edited.
+	Hidden bool
+}
+
+// editTask shows the form, or stores what was changed in it.
+func (v *view) editTask() (any, error) {
+	ctx, id, err := v.asTenantOf()
+	if err != nil {
+		return nil, err
+	}
+	t, err := v.tasks.GetTask(ctx, &perceptorv1.GetTaskRequest{Id: id})
+	if err != nil {
+		return nil, err
+	}
+	d := &editData{Task: t, Fields: v.taskFields(t), Version: t.Version, Hidden: !v.May("READ")}
+	if v.r.Method != "POST" {
+		return d, nil
+	}
+	if version, err := strconv.ParseInt(v.Query("version"), 10, 32); err == nil {
+		d.Version = int32(version)
+	}
+	change, ok := v.readChange(d)
+	if !ok {
+		return d, nil
+	}
+	if len(change.UpdateMask.Paths) == 0 {
+		v.setNotice(v.w, notice{Kind: "done", Text: "Nothing was changed, so nothing was sent."})
+		return redirectTo(v.taskURL(id)), nil
+	}
+	updated, err := v.tasks.UpdateTask(ctx, change)
+	if err != nil {
+		return d, v.refusedEdit(d, err)
+	}
+	v.setNotice(v.w, notice{Kind: "done", Text: fmt.Sprintf("Task %d has version %d now. Changed: %s.", id, updated.Version, strings.Join(change.UpdateMask.Paths, ", "))})
+	return redirectTo(v.taskURL(id)), nil
+}
+
+// refusedEdit adds the answer of the API to the form. Other errors are returned.
+func (v *view) refusedEdit(d *editData, err error) error {
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.Aborted, codes.ResourceExhausted, codes.Unavailable, codes.PermissionDenied:
+	default:
+		return err
+	}
+	p := problemOf(err)
+	d.Problem, v.status = &p, p.Status
+	for _, f := range d.Fields {
+		f.Fault = p.Fields["task."+f.path]
+	}
+	return nil
+}
+
+// readChange returns the request for those fields whose text has changed.
+func (v *view) readChange(d *editData) (*perceptorv1.UpdateTaskRequest, bool) {
+	change := &perceptorv1.UpdateTaskRequest{
+		Task: &perceptorv1.Task{Id: d.Task.Id}, UpdateMask: &fieldmaskpb.FieldMask{}, Version: d.Version,
+	}
+	ok := true
+	for _, f := range d.Fields {
+		f.Given = strings.TrimSpace(strings.ReplaceAll(v.r.PostFormValue(f.Name), "\r\n", "\n"))
+		if f.Given == f.Value || f.Name == "params" && d.Hidden {
+			continue
+		}
+		if !f.set(v, change.Task, f.Given) {
+			f.Fault, ok = "This is malformed: "+f.Hint, false
+			continue
+		}
+		change.UpdateMask.Paths = append(change.UpdateMask.Paths, f.path)
+	}
+	if slices.ContainsFunc(change.UpdateMask.Paths, func(p string) bool { return strings.HasPrefix(p, "cron.") }) {
+		change.Task.Schedule = v.wholeCron(d)
+	}
+	if !ok {
+		v.status = 400
+	}
+	return change, ok
+}
+
+// wholeCron returns the cron schedule of the form, of which the fields in the mask are used.
+func (v *view) wholeCron(d *editData) *perceptorv1.Task_Cron {
+	c := &perceptorv1.Cron{Dialect: d.Task.GetCron().GetDialect()}
+	for _, f := range d.Fields {
+		switch f.path {
+		case "cron.expression":
+			c.Expression = f.Given
+		case "cron.time_zone":
+			c.TimeZone = f.Given
+		}
+	}
+	return &perceptorv1.Task_Cron{Cron: c}
+}
+
+// taskFields are the fields of a task that the form has.
+func (v *view) taskFields(t *perceptorv1.Task) []*field {
+	fields := []*field{
+		{Name: "kind", Label: "Kind", Value: t.Kind, path: "kind", Hint: "the name of the handler", set: func(_ *view, t *perceptorv1.Task, s string) bool { t.Kind = s; return true }},
+	}
+	fields = append(fields, v.scheduleFields(t)...)
+	fields = append(fields, v.limitFields(t)...)
+	fields = append(fields,
+		&field{Name: "tags", Label: "Tags", Value: strings.Join(t.Tags, ", "), path: "tags", Hint: "labels, separated by commas", set: func(_ *view, t *perceptorv1.Task, s string) bool {
+			t.Tags = commaList(s)
+			return true
+		}},
+		&field{Name: "params", Label: "Params", Kind: "area", Value: paramLines(t.Params), path: "params", Hint: "one name=value on each line; write a line break in a value as \\n", set: func(_ *view, t *perceptorv1.Task, s string) (ok bool) {
+			t.Params, ok = readParams(s)
+			return ok
+		}})
+	for _, f := range fields {
+		f.Given = f.Value
+	}
+	return fields
+}
+
+func (v *view) scheduleFields(t *perceptorv1.Task) (fields []*field) {
+	if c := t.GetCron(); c != nil {
+		noop := func(*view, *perceptorv1.Task, string) bool { return true } // wholeCron sets it
+		fields = append(fields,
+			&field{Name: "cron", Label: "Cron expression", Value: c.Expression, path: "cron.expression", set: noop},
+			&field{Name: "zone", Label: "Time zone", Value: c.TimeZone, path: "cron.time_zone", Hint: "an IANA name such as Europe/Berlin", set: noop})
+	} else if t.GetInterval() != nil {
+		fields = append(fields, durationField("interval", "Interval", plainDuration(t.GetInterval()), func(t *perceptorv1.Task, d *durationpb.Duration) {
+			t.Schedule = &perceptorv1.Task_Interval{Interval: d}
+		}))
+	}
+	instants := []struct {
+		name, label, value string
+		set                func(t *perceptorv1.Task, at *timestamppb.Timestamp)
+	}{
+		{"begin_time", "Begin", v.Input(t.BeginTime), func(t *perceptorv1.Task, at *timestamppb.Timestamp) { t.BeginTime = at }},
+		{"end_time", "End", v.Input(t.EndTime), func(t *perceptorv1.Task, at *timestamppb.Timestamp) { t.EndTime = at }},
+	}
+	for _, i := range instants {
+		fields = append(fields, &field{Name: i.name, Label: i.label, Value: i.value, Kind: "time", path: i.name, Hint: "in " + v.ZoneName(), set: func(v *view, t *perceptorv1.Task, s string) bool {
+			at, ok := v.instantOf(s)
+			i.set(t, at)
+			return ok
+		}})
+	}
+	return fields
+}
+
+func (v *view) limitFields(t *perceptorv1.Task) []*field {
+	return []*field{
+		numberField("max_count", "Max. runs", t.MaxCount, "0: no limit", func(t *perceptorv1.Task, n int64) { t.MaxCount = n }),
+		durationField("ack_timeout", "Ack timeout", plainDuration(t.AckTimeout), func(t *perceptorv1.Task, d *durationpb.Duration) { t.AckTimeout = d }),
+		durationField("give_up_after", "Give up after", plainDuration(t.GiveUpAfter), func(t *perceptorv1.Task, d *durationpb.Duration) { t.GiveUpAfter = d }),
+		durationField("retention", "Retention", plainDuration(t.Retention), func(t *perceptorv1.Task, d *durationpb.Duration) { t.Retention = d }),
+		durationField("spread", "Spread", plainDuration(t.Spread), func(t *perceptorv1.Task, d *durationpb.Duration) { t.Spread = d }),
+		retryField("max_attempts", "Max. attempts", strconv.Itoa(int(t.RetryPolicy.GetMaxAttempts())), func(p *perceptorv1.RetryPolicy, s string) bool {
+			n, err := strconv.ParseInt(s, 10, 32)
+			p.MaxAttempts = int32(n)
+			return err == nil
+		}),
+		retryField("initial_backoff", "First retry after", plainDuration(t.RetryPolicy.GetInitialBackoff()), func(p *perceptorv1.RetryPolicy, s string) (ok bool) {
+			p.InitialBackoff, ok = parseDuration(s)
+			return ok
+		}),
+		{Name: "misfire_policy", Label: "Missed instants", Value: t.MisfirePolicy.String(), Kind: "FIRE_ONCE,FIRE_ALL,SKIP", path: "misfire_policy", set: func(_ *view, t *perceptorv1.Task, s string) bool {
+			n, ok := perceptorv1.Task_MisfirePolicy_value[s]
+			t.MisfirePolicy = perceptorv1.Task_MisfirePolicy(n)
+			return ok
+		}},
+		{Name: "stop_on_failure", Label: "Ends when a run is given up", Value: strconv.FormatBool(t.StopOnFailure), Kind: "false,true", path: "stop_on_failure", set: func(_ *view, t *perceptorv1.Task, s string) bool {
+			t.StopOnFailure = s == "true"
+			return true
+		}},
+	}
+}
+
+func durationField(name, label, value string, set func(*perceptorv1.Task, *durationpb.Duration)) *field {
+	return &field{Name: name, Label: label, Value: value, path: name, Hint: "such as 90s, 1h30m or 2d", set: func(_ *view, t *perceptorv1.Task, s string) bool {
+		d, ok := parseDuration(s)
+		set(t, d)
+		return ok
+	}}
+}
+
+func numberField(name, label string, value int64, hint string, set func(*perceptorv1.Task, int64)) *field {
+	return &field{Name: name, Label: label, Value: strconv.FormatInt(value, 10), path: name, Hint: hint, set: func(_ *view, t *perceptorv1.Task, s string) bool {
+		n, err := strconv.ParseInt(s, 10, 64)
+		set(t, n)
+		return err == nil || s == ""
+	}}
+}
+
+func retryField(name, label, value string, set func(*perceptorv1.RetryPolicy, string) bool) *field {
+	return &field{Name: name, Label: label, Value: value, path: "retry_policy." + name, set: func(_ *view, t *perceptorv1.Task, s string) bool {
+		if t.RetryPolicy == nil {
+			t.RetryPolicy = &perceptorv1.RetryPolicy{}
+		}
+		return set(t.RetryPolicy, s)
+	}}
+}
+
+func commaList(s string) (list []string) {
+	for t := range strings.SplitSeq(s, ",") {
+		if t = strings.TrimSpace(t); t != "" {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// paramLines writes params as lines of name=value.
+func paramLines(params map[string]string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(params)) {
+		fmt.Fprintf(&b, "%s=%s\n", k, strings.NewReplacer(`\`, `\\`, "\n", `\n`, "\r", `\r`).Replace(params[k]))
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// readParams reads what [paramLines] writes.
+func readParams(s string) (map[string]string, bool) {
+	params, lines := map[string]string{}, bufio.NewScanner(strings.NewReader(s))
+	lines.Buffer(nil, maxForm)
+	for lines.Scan() {
+		if strings.TrimSpace(lines.Text()) == "" {
+			continue
+		}
+		name, value, ok := strings.Cut(lines.Text(), "=")
+		if !ok || name == "" {
+			return nil, false
+		}
+		params[name] = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "\r").Replace(value)
+	}
+	return params, lines.Err() == nil
+}

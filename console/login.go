@@ -1,0 +1,184 @@
+package console
+
+import (
+	"crypto/rand"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// routeLogins adds the paths that need no session.
+func (c *Console) routeLogins(mux *http.ServeMux) {
+	mux.HandleFunc("GET "+root+"login", c.showLogin)
+	mux.HandleFunc("POST "+root+"login", c.doLogin)
+	mux.HandleFunc("POST "+root+"logout", c.doLogout)
+	mux.HandleFunc("GET "+root+"link", c.showLink)
+	mux.HandleFunc("POST "+root+"link", c.doLink)
+}
+
+// loginData is the data of the page for logins.
+type loginData struct {
+	Next    string
+	Problem *problem
+	// Ended says that a session has ended, Added that there is one already.
+	Ended, Added bool
+	// Code is that of a link.
+	Code string
+}
+
+var (
+	loginPage = page{path: "login", name: "login", title: "Log in"}
+	linkPage  = page{path: "link", name: "link", title: "Log in"}
+)
+
+// toLogin asks for a login. A live page learns from the status that its session has ended.
+func (c *Console) toLogin(w http.ResponseWriter, r *http.Request, ended bool) {
+	if r.Header.Get(liveHeader) != "" {
+		http.Error(w, "The session has ended.", http.StatusUnauthorized)
+		return
+	}
+	q := url.Values{}
+	if r.Method == http.MethodGet && r.URL.RequestURI() != root {
+		q.Set("next", r.URL.RequestURI())
+	}
+	if ended {
+		q.Set("ended", "1")
+	}
+	http.Redirect(w, r, root+"login?"+q.Encode(), http.StatusSeeOther)
+}
+
+func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) {
+	s, _ := c.session(r)
+	d := loginData{Next: next(r.FormValue("next")), Ended: r.FormValue("ended") != "", Added: s != nil}
+	c.newView(w, r, nil, &loginPage).render(d, nil)
+}
+
+func (c *Console) doLogin(w http.ResponseWriter, r *http.Request) {
+	to := next(r.PostFormValue("next"))
+	c.logInTo(w, r, to, strings.TrimSpace(r.PostFormValue("token")))
+}
+
+// logInTo logs in and goes on to an address, or shows the form again with the problem.
+func (c *Console) logInTo(w http.ResponseWriter, r *http.Request, to string, secrets ...string) {
+	if err := c.logIn(w, r, secrets...); err != nil {
+		p := problemOf(err)
+		v := c.newView(w, r, nil, &loginPage)
+		v.status = p.Status
+		v.render(loginData{Next: to, Problem: &p}, nil)
+		return
+	}
+	http.Redirect(w, r, to, http.StatusSeeOther)
+}
+
+// logIn adds the logins of secrets to the session, or begins one. The API checks the
+// secrets, with the limit on bad ones and the event that it has for every caller.
+func (c *Console) logIn(w http.ResponseWriter, r *http.Request, secrets ...string) error {
+	now := c.config.Now()
+	s, err := c.session(r)
+	if err != nil {
+		s = &session{Began: now, CSRF: make([]byte, 16)}
+		rand.Read(s.CSRF) //nolint:errcheck // never fails
+	}
+	for _, secret := range secrets {
+		ctx := metadata.AppendToOutgoingContext(r.Context(), "authorization", "Bearer "+secret)
+		id, err := c.identity.GetIdentity(ctx, &perceptorv1.GetIdentityRequest{})
+		if err != nil {
+			return err
+		}
+		s.add(login{Secret: secret, Name: id.Name, Tenant: id.Tenant, Scopes: id.Scopes})
+	}
+	return c.store(w, s)
+}
+
+func (c *Console) doLogout(w http.ResponseWriter, r *http.Request) {
+	if s, err := c.session(r); err == nil && !s.owns(r.PostFormValue("csrf")) {
+		http.Error(w, "The form does not belong to this session.", http.StatusForbidden)
+		return
+	}
+	c.setCookie(w, "session", "", -time.Second)
+	http.Redirect(w, r, root+"login", http.StatusSeeOther)
+}
+
+// next returns the page to which a login leads. Only paths of the console are allowed.
+func next(given string) string {
+	u, err := url.Parse(given)
+	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(u.Path, root) || strings.Contains(given, `\`) || strings.Contains(u.Path, "..") || strings.HasPrefix(u.Path, root+"log") {
+		return root
+	}
+	return u.RequestURI()
+}
+
+const (
+	linkAge  = 10 * time.Minute
+	maxLinks = 16
+)
+
+// links are the links that log in once, by code.
+type links struct {
+	now func() time.Time
+	mu  sync.Mutex
+	all []link
+}
+
+type link struct {
+	code    string
+	until   time.Time
+	secrets []string
+}
+
+// Link returns the path of a page that logs in with secrets, once, within ten minutes and
+// from the same machine only.
+func (c *Console) Link(secrets ...string) string {
+	l := link{code: rand.Text(), until: c.config.Now().Add(linkAge), secrets: secrets}
+	c.links.mu.Lock()
+	defer c.links.mu.Unlock()
+	if len(c.links.all) == maxLinks {
+		c.links.all = c.links.all[1:]
+	}
+	c.links.all = append(c.links.all, l)
+	return root + "link?code=" + l.code
+}
+
+// take returns the secrets of a code, and forgets it.
+func (l *links) take(code string) (secrets []string, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	l.all = slices.DeleteFunc(l.all, func(x link) bool {
+		if x.code == code && now.Before(x.until) {
+			secrets, ok = x.secrets, true
+		}
+		return x.code == code || !now.Before(x.until)
+	})
+	return secrets, ok
+}
+
+// showLink asks the browser to send the code of a link. A program that only looks at the
+// link, such as a chat that previews it, does not use it up.
+func (c *Console) showLink(w http.ResponseWriter, r *http.Request) {
+	c.newView(w, r, nil, &linkPage).render(loginData{Code: r.FormValue("code")}, nil)
+}
+
+func (c *Console) doLink(w http.ResponseWriter, r *http.Request) {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	local := err == nil && from.Addr().Unmap().IsLoopback()
+	var secrets []string
+	if local {
+		secrets, local = c.links.take(r.PostFormValue("code"))
+	}
+	if !local {
+		v := c.newView(w, r, nil, &loginPage)
+		v.status = http.StatusForbidden
+		v.render(loginData{Next: root, Problem: &problem{Title: "This link does not work", Text: "It works once, for ten minutes, and from the machine of taskd only. Log in with a token."}}, nil)
+		return
+	}
+	c.logInTo(w, r, root, secrets...)
+}

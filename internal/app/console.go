@@ -1,0 +1,49 @@
+package app
+
+import (
+	"crypto/hkdf"
+	"crypto/sha256"
+	"net/http"
+
+	"google.golang.org/grpc"
+
+	"github.com/perceptor/perceptor/console"
+	"github.com/perceptor/perceptor/internal/config"
+)
+
+// newConsole makes the console, unless it is off. It returns what the server needs to serve
+// it; nil: there is none.
+func (a *API) newConsole(secure bool) (func(grpc.ClientConnInterface) http.Handler, error) {
+	if !a.o.Config.Taskd.Console.Enabled {
+		return nil, nil
+	}
+	secret, err := consoleSecret(a.o.Config)
+	if err != nil {
+		return nil, err
+	}
+	a.console, err = console.New(console.Config{Secret: secret, Secure: secure, Version: a.o.Version, Log: a.o.Log})
+	if err != nil {
+		return nil, err
+	}
+	return a.console.Serve, nil
+}
+
+// consoleSecret returns the secret of sessions; nil: each process draws its own.
+func consoleSecret(c *config.Config) ([]byte, error) {
+	switch {
+	case c.Taskd.Console.Secret != "":
+		return []byte(c.Taskd.Console.Secret), nil
+	case c.Kafka.SigningSecret != "":
+		return hkdf.Key(sha256.New, []byte(c.Kafka.SigningSecret), nil, "perceptor console secret", 32)
+	}
+	return nil, nil
+}
+
+// ConsoleLink returns the path of a page that logs in to the console with secrets, once and
+// soon; "": there is no console.
+func (a *API) ConsoleLink(secrets ...string) string {
+	if a.console == nil {
+		return ""
+	}
+	return a.console.Link(secrets...)
+}

@@ -1,0 +1,62 @@
+package app
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/perceptor/perceptor/figures"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/control"
+	figurestore "github.com/perceptor/perceptor/store/figures"
+	"github.com/perceptor/perceptor/task"
+)
+
+// maxNamed bounds the tenants that one finding names.
+const maxNamed = 20
+
+// listeners finds tenants whose runs nobody handles.
+func (e *examination) listeners(ctx context.Context, cluster *store.Cluster) {
+	now := task.At(time.Now())
+	rows, _, err := figurestore.New(cluster).Since(ctx, now.Add(-recently))
+	if err != nil {
+		e.add(Warning, "listeners", "not checked: %s", oneLine(err))
+		return
+	}
+	processes, _ := figures.Newest(rows)
+	var without, unhandled []string
+	of, tenants := figures.Collect(rows, processes, now), control.New(cluster, nil)
+	for _, id := range slices.Sorted(maps.Keys(of)) {
+		kinds := map[string]bool{}
+		for i := range of[id].Points {
+			for kind := range of[id].Points[i].Unhandled {
+				kinds[kind] = true
+			}
+		}
+		alone := of[id].Now.Of(figures.Asked) > 0 && of[id].Now.Of(figures.Members) == 0
+		if id <= 0 || !alone && len(kinds) == 0 {
+			continue
+		}
+		t, err := tenants.TenantByID(ctx, id)
+		if err != nil {
+			continue // it was deleted
+		}
+		if alone {
+			without = append(without, t.Name)
+		}
+		if len(kinds) > 0 {
+			unhandled = append(unhandled, t.Name+": "+strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+		}
+	}
+	if len(without) > 0 {
+		e.add(Warning, "listeners", "%d tenants have runs and no listener: %s", len(without), strings.Join(without[:min(len(without), maxNamed)], ", "))
+	}
+	if len(unhandled) > 0 {
+		e.add(Warning, "handlers", "kinds without a handler were returned by listeners: %s", strings.Join(unhandled[:min(len(unhandled), maxNamed)], "; "))
+	}
+	if len(without)+len(unhandled) == 0 {
+		e.add(OK, "listeners", "every tenant with runs has listeners")
+	}
+}

@@ -1,0 +1,221 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/perceptor/perceptor/delivery"
+	"github.com/perceptor/perceptor/figures"
+	"github.com/perceptor/perceptor/store"
+	figurestore "github.com/perceptor/perceptor/store/figures"
+	"github.com/perceptor/perceptor/task"
+)
+
+// newRecorder returns what collects and stores the figures of a process.
+func newRecorder(o *Options, cluster *store.Cluster, describe func() figures.Self, measure func(context.Context, func(int32, figures.Place, int64))) *figures.Recorder {
+	var number [8]byte
+	_, _ = rand.Read(number[:]) // never fails
+	host, _ := os.Hostname()    // for people only
+	started := task.At(time.Now())
+	return figures.New(figures.Config{
+		Store: figurestore.New(cluster), Number: int64(binary.LittleEndian.Uint64(number[:]) >> 1), Log: o.Log, Measure: measure,
+		Describe: func() []byte {
+			self := describe()
+			self.Host, self.Started = host, started
+			return self.Encode()
+		},
+	})
+}
+
+// newFigures creates what collects the figures of the dispatcher.
+func (d *Dispatcher) newFigures(kafka delivery.Config) error {
+	asked, err := delivery.NewGroups(kafka)
+	if err != nil {
+		return err
+	}
+	d.groups = &groups{
+		kafka: asked, names: d.names, active: figurestore.New(d.cluster).Active, known: map[int32]groupState{},
+		owned: func() []int { return d.chores.Owned() },
+	}
+	d.recorder = newRecorder(&d.o.Options, d.cluster, d.self, d.measure)
+	return nil
+}
+
+// recordMissed counts missed instants for metrics and figures.
+func (d *Dispatcher) recordMissed(counts task.MissedCounts) {
+	d.missed.record(counts)
+	countMissed(d.recorder, counts)
+}
+
+func countMissed(r *figures.Recorder, counts task.MissedCounts) {
+	for by, n := range counts {
+		r.Count(by.Tenant, figures.Missed, n)
+	}
+}
+
+// self describes the dispatcher.
+func (d *Dispatcher) self() figures.Self {
+	f := d.dispatch.Figures()
+	return figures.Self{
+		Kind: figures.Dispatcher, Name: d.name, Version: d.o.Version, Shards: f.Shards, Chores: d.chores.Owned(), Records: f.Records,
+		Stopped: f.Stopped, Broken: f.Broken[:min(len(f.Broken), figures.MaxBroken)],
+	}
+}
+
+// measureWithin bounds what is measured at the end of an interval.
+const measureWithin = 2 * time.Second
+
+// measure counts the backlog of the databases whose chores this dispatcher owns, and asks Kafka
+// for the listeners of the tenants whose home these are: each database and each tenant is
+// measured by one process.
+func (d *Dispatcher) measure(ctx context.Context, set func(tenant int32, p figures.Place, n int64)) {
+	ctx, cancel := context.WithTimeout(ctx, measureWithin)
+	defer cancel()
+	owned := d.chores.Owned()
+	d.measureBacklog(ctx, owned, set)
+	for tenant, g := range d.groups.states() {
+		set(tenant, figures.Asked, int64(g.at))
+		set(tenant, figures.Members, int64(g.Members))
+		set(tenant, figures.Lag, max(0, g.Lag))
+	}
+}
+
+func (d *Dispatcher) measureBacklog(ctx context.Context, owned []int, set func(tenant int32, p figures.Place, n int64)) {
+	var mu sync.Mutex
+	sum := map[int32]*figures.Figures{}
+	var asking sync.WaitGroup
+	for _, db := range owned {
+		asking.Go(func() {
+			list, more, err := d.shards.Backlogs(ctx, db)
+			if err != nil {
+				return // /readyz reports the database
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, b := range list {
+				one := &figures.Figures{}
+				one.Set(figures.Due, b.Tasks)
+				one.Set(figures.DueSince, b.Oldest.Milliseconds())
+				if more {
+					one.Set(figures.DueMore, 1)
+				}
+				if sum[b.Tenant] == nil {
+					sum[b.Tenant] = &figures.Figures{}
+				}
+				sum[b.Tenant].Join(one)
+			}
+		})
+	}
+	asking.Wait()
+	d.backlog.Store(&sum)
+	for tenant, f := range sum {
+		for _, p := range []figures.Place{figures.Due, figures.DueMore, figures.DueSince} {
+			set(tenant, p, f.Of(p))
+		}
+	}
+}
+
+const (
+	// groupsEvery is how often Kafka is asked for the listeners of tenants, and groupsWithin
+	// bounds one round. A tenant without a listener is known within 10 s.
+	groupsEvery  = 4 * time.Second
+	groupsWithin = 3 * time.Second
+	// maxGroups is the most tenants that one round asks for. If there are more, rounds take turns.
+	maxGroups = 200
+	// activeFor is how long after its last figures a tenant is asked for.
+	activeFor = 20 * time.Minute
+	// maxActive bounds the tenants that are asked for.
+	maxActive = 10_000
+)
+
+// groups keeps the state of the listeners of active tenants.
+type groups struct {
+	kafka  *delivery.Groups
+	names  *names
+	active func(ctx context.Context, from task.Instant, limit int) (map[int32]bool, error)
+	// owned returns the databases whose tenants are asked for.
+	owned func() []int
+
+	mu    sync.Mutex
+	known map[int32]groupState
+}
+
+// groupState is the state of the listeners of a tenant at an instant.
+type groupState struct {
+	delivery.Group
+	at task.Instant
+}
+
+// run asks until ctx ends.
+func (g *groups) run(ctx context.Context) error { return every(ctx, groupsEvery, g.round) }
+
+// round asks for those tenants that were asked longest ago.
+func (g *groups) round(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, groupsWithin)
+	defer cancel()
+	now := task.At(time.Now())
+	active, err := g.active(ctx, now.Add(-activeFor), maxActive)
+	if err != nil {
+		return // /readyz reports the databases
+	}
+	topics, tenants := []string{}, map[string]int32{}
+	for _, tenant := range g.due(active) {
+		if t, err := g.names.Tenant(ctx, tenant); err == nil {
+			topics = append(topics, t.Topic)
+			tenants[t.Topic] = tenant
+		}
+	}
+	if len(topics) == 0 {
+		return
+	}
+	found := g.kafka.Read(ctx, topics)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for topic, state := range found {
+		g.known[tenants[topic]] = groupState{state, now}
+	}
+}
+
+// due forgets tenants that are not active or belong to others, and returns those to ask for.
+func (g *groups) due(active map[int32]bool) []int32 {
+	homes := map[int32]bool{}
+	for _, db := range g.owned() {
+		homes[int32(db)] = true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var mine []int32
+	for tenant := range active {
+		if homes[tenant%task.Databases] {
+			mine = append(mine, tenant)
+		} else {
+			delete(g.known, tenant)
+		}
+	}
+	for tenant := range g.known {
+		if !active[tenant] {
+			delete(g.known, tenant)
+		}
+	}
+	return oldest(mine, func(tenant int32) task.Instant { return g.known[tenant].at }, maxGroups)
+}
+
+// oldest returns up to limit tenants, those with the earliest instants.
+func oldest(tenants []int32, at func(int32) task.Instant, limit int) []int32 {
+	slices.SortFunc(tenants, func(a, b int32) int { return cmp.Compare(at(a), at(b)) })
+	return tenants[:min(len(tenants), limit)]
+}
+
+// states returns the known state of each tenant.
+func (g *groups) states() map[int32]groupState {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.known)
+}

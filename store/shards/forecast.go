@@ -1,0 +1,212 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/forecast"
+	"github.com/perceptor/perceptor/store/shards/far"
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	// forecastPacks is the most packs that one step decodes: some 100 ms.
+	forecastPacks = 100
+	// forecastCalendars is the most tasks with a calendar in the near tier of one database that are
+	// counted.
+	forecastCalendars = 100_000
+	// maxPeriods bounds the calendars whose mean distance is remembered.
+	maxPeriods = 10_000
+)
+
+// A forecaster counts what falls due when in one database. Packs never change, so it decodes each
+// once and remembers its counts, which are few; a pack is decoded again when some of its copies
+// have become void, or when its tasks come near and are to be counted by finer spans.
+type forecaster struct {
+	mu      sync.Mutex
+	packs   map[int64]packCounts
+	periods map[task.Cron]time.Duration
+}
+
+type packCounts struct {
+	void   int64
+	counts *forecast.Counts
+}
+
+// CountForecast decodes some of the packs of database d that are new since its last call. When it
+// has all, it counts the near tier, and stores the calendars of all tenants. It returns the number
+// of packs that it has decoded, and whether it is not done yet.
+func (s *Store) CountForecast(ctx context.Context, d int) (n int, more bool, err error) {
+	f := &s.forecasts[d]
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.packs == nil {
+		f.packs, f.periods = map[int64]packCounts{}, map[task.Cron]time.Duration{}
+	}
+	var now task.Instant
+	counts := forecast.New()
+	err = s.db.InSnapshot(ctx, d, func(tx pgx.Tx) (err error) {
+		if now, err = kernel.Clock(ctx, tx); err != nil {
+			return err
+		}
+		if n, more, err = f.countPacks(ctx, tx, now); more || err != nil {
+			return err
+		}
+		return f.countNear(ctx, tx, counts, now)
+	})
+	if err == nil && !more {
+		for _, p := range f.packs {
+			counts.Join(p.counts)
+		}
+		err = s.storeForecast(ctx, d, counts, now)
+	}
+	if err != nil {
+		return n, false, fmt.Errorf("count what falls due: %w", err)
+	}
+	return n, more, nil
+}
+
+// countPacks forgets the packs that are gone and counts some of those that are new.
+func (f *forecaster) countPacks(ctx context.Context, tx pgx.Tx, now task.Instant) (n int, more bool, err error) {
+	rows, err := sql.ForecastPacks.Query(ctx, tx)
+	if err != nil {
+		return 0, false, err
+	}
+	voids := map[int64]int64{}
+	var name, void int64
+	if _, err := pgx.ForEachRow(rows, []any{&name, &void}, func() error { voids[name] = void; return nil }); err != nil {
+		return 0, false, err
+	}
+	for name := range f.packs {
+		if _, exists := voids[name]; !exists {
+			delete(f.packs, name)
+		}
+	}
+	var due []int64
+	for name, void := range voids {
+		if p, known := f.packs[name]; known && p.void == void && p.counts.Fine(now) {
+			continue
+		}
+		if due = append(due, name); len(due) > forecastPacks {
+			due, more = due[:forecastPacks], true
+			break
+		}
+	}
+	if len(due) == 0 {
+		return 0, false, nil
+	}
+	packs, err := far.ReadPacks(ctx, tx, due)
+	if err != nil {
+		return 0, false, err
+	}
+	for i := range packs {
+		f.packs[int64(packs[i].Pack)] = packCounts{int64(len(packs[i].Void)), f.countPack(&packs[i], now)}
+	}
+	return len(packs), more, nil
+}
+
+// countPack counts the tasks of a pack. One that cannot be read counts as empty: compaction finds
+// and reports it.
+func (f *forecaster) countPack(p *far.PackKeys, now task.Instant) *forecast.Counts {
+	counts := forecast.New()
+	_, rows, err := p.Living()
+	if err != nil {
+		return counts
+	}
+	for _, r := range rows {
+		f.add(counts, r, now)
+	}
+	return counts
+}
+
+func (f *forecaster) add(counts *forecast.Counts, r *task.Row, now task.Instant) {
+	if !r.Paused && r.Damaged == "" {
+		counts.Add(forecast.Of(r, f.period(r)), 1, now)
+	}
+}
+
+// period returns [forecast.Period] of a row, which takes long for a calendar.
+func (f *forecaster) period(r *task.Row) time.Duration {
+	if r.Cron == nil {
+		return forecast.Period(r)
+	}
+	p, known := f.periods[*r.Cron]
+	if !known {
+		if len(f.periods) >= maxPeriods {
+			clear(f.periods)
+		}
+		endless := *r
+		endless.End, endless.MaxCount = task.Never, 0
+		p = forecast.Period(&endless)
+		f.periods[*r.Cron] = p
+	}
+	return p
+}
+
+func (f *forecaster) countNear(ctx context.Context, tx pgx.Tx, counts *forecast.Counts, now task.Instant) error {
+	if err := kernel.ReadAll(ctx, tx); err != nil {
+		return err
+	}
+	rows, err := sql.ForecastNear.Query(ctx, tx)
+	if err != nil {
+		return err
+	}
+	var tenant int32
+	var minute, step, n int64
+	var last *int64
+	if _, err := pgx.ForEachRow(rows, []any{&tenant, &minute, &step, &last, &n}, func() error {
+		t := forecast.Task{Tenant: tenant, Next: task.Instant(minute * time.Minute.Milliseconds()), Period: kernel.Millis(step), Last: task.Never}
+		if last != nil {
+			t.Last = task.Instant(*last * (24 * time.Hour).Milliseconds())
+		}
+		counts.Add(t, n, now)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if rows, err = sql.ForecastCalendars.Query(ctx, tx, forecastCalendars); err != nil {
+		return err
+	}
+	list, err := kernel.CollectRows(rows)
+	for _, r := range list {
+		f.add(counts, r, now)
+	}
+	return err
+}
+
+func (s *Store) storeForecast(ctx context.Context, d int, counts *forecast.Counts, now task.Instant) error {
+	var parts []int16
+	var data [][]byte
+	for part, of := range forecast.Divide(counts.Calendars(now)) {
+		parts, data = append(parts, int16(part)), append(data, forecast.Encode(of))
+	}
+	_, err := sql.ForecastStore.Exec(ctx, s.db.Pool(d), int64(now), parts, data)
+	return err
+}
+
+// Forecast returns the calendar of a tenant, or of all with tenant 0, in database d, and when it
+// was counted. It returns nil if nothing was counted yet; a tenant without tasks has an empty one.
+func (s *Store) Forecast(ctx context.Context, d int, tenant int32) (c *forecast.Calendar, counted, now task.Instant, err error) {
+	var data []byte
+	err = sql.ForecastRead.QueryRow(ctx, s.db.Pool(d), int16(forecast.PartOf(tenant))).Scan(&counted, &data, &now)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, 0, 0, nil
+	}
+	if err == nil && data != nil {
+		c, err = forecast.Decode(data, tenant)
+	}
+	if err != nil {
+		return nil, 0, 0, fmt.Errorf("read the forecast of database %d: %w", d, err)
+	}
+	if c == nil {
+		c = forecast.Empty(counted)
+	}
+	return c, counted, now, nil
+}

@@ -1,0 +1,94 @@
+package shards
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/forecast"
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/task"
+)
+
+// forecasted counts what falls due until all packs are counted, and returns the calendar of a
+// tenant.
+func (b *bundle) forecasted(tenant int32) *forecast.Calendar {
+	b.t.Helper()
+	for more := true; more; {
+		var err error
+		if _, more, err = b.CountForecast(b.t.Context(), b.d); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	c, counted, now, err := b.Forecast(b.t.Context(), b.d, tenant)
+	if err != nil || c == nil || counted != now {
+		b.t.Fatalf("%v, counted at %d, now %d, %v", c, counted, now, err)
+	}
+	return c
+}
+
+// TestTheForecastHasTheNextInstantOfEveryTask: of all places of a task, and again after some have
+// been cancelled and the clock has moved, so that packs are counted anew.
+func TestTheForecastHasTheNextInstantOfEveryTask(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	n := 600
+	if testenv.Long() {
+		n = 1_000_000
+	}
+	rng := rand.New(rand.NewPCG(3, 4))
+	begins := map[task.ID]task.Instant{}
+	for len(begins) < n {
+		var specs []task.Spec
+		for range 200 {
+			at := b.now.Add(time.Duration(rng.Int64N(int64(80 * 24 * time.Hour))))
+			if rng.IntN(3) == 0 {
+				at = b.now.Add(time.Duration(rng.Int64N(int64(2 * time.Hour))))
+			}
+			typ := []task.Type{task.OneShot, task.NonBlocking, task.Blocking}[rng.IntN(3)]
+			specs = append(specs, b.spec(typ, func(s *task.Spec) {
+				s.Begin = at
+				if typ != task.OneShot {
+					s.Interval, s.MaxCount = 200*24*time.Hour, 0
+				}
+			}))
+		}
+		for i, id := range b.add(specs...) {
+			begins[id] = specs[i].Begin
+		}
+	}
+	check := func() {
+		t.Helper()
+		minutes, hours, days := b.forecasted(b.tenant).Spans()
+		for _, spans := range [][]forecast.Span{minutes, hours, days} {
+			width := spans[1].Begin - spans[0].Begin
+			want := make([]int64, len(spans))
+			for _, at := range begins {
+				if i := (at - spans[0].Begin) / width; at >= spans[0].Begin && int(i) < len(want) {
+					want[i]++
+				}
+			}
+			for i, s := range spans {
+				if s.Next != want[i] {
+					t.Fatalf("spans of %d ms: %d next instants from %d on, want %d", width, s.Next, s.Begin, want[i])
+				}
+			}
+		}
+	}
+	check()
+	b.compact(b.chores(), task.CompactLevel0)
+	check()
+	cancelled := 0
+	for id := range begins {
+		if cancelled++; cancelled > 30 {
+			break
+		}
+		if _, err := b.Cancel(t.Context(), b.tenant, id); err != nil {
+			t.Fatal(err)
+		}
+		delete(begins, id)
+	}
+	check()
+	b.setClock(b.now.Add(70 * 24 * time.Hour)) // what was counted by the day comes within hours
+	check()
+}
