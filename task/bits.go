@@ -13,8 +13,9 @@ import (
 //
 //   - by the first claim of the task after that instant, which writes the row of the task
 //     anyway;
-//   - if no claim will come, because the last run was claimed or the task is paused, at its
-//     ack_timeout.
+//   - if no claim will come within a day ([MaxBitGap]), because the last run was claimed, the
+//     task is paused or the next instant is later, at its ack_timeout. By the next instant
+//     Kafka might have deleted the record.
 //
 // So a run that gets its result in time costs no write and no index entry more.
 //

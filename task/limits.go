@@ -49,6 +49,9 @@ const (
 	MaxSnoozes = 1<<20 - 1
 	// OpenBits is the number of open runs that a NON_BLOCKING task keeps in its own row.
 	OpenBits = 64
+	// MaxBitGap is the longest time until the next instant of a NON_BLOCKING task for which a
+	// run without a row may wait: if it is silent, that claim delivers it again.
+	MaxBitGap = 24 * time.Hour
 )
 
 // Defaults of the fields that a request may leave out.

@@ -144,10 +144,10 @@ type Calendar interface {
 	Count(after, until Instant) int64
 }
 
-// Modeled reports whether only package task can compute the task's instants. SQL
-// computes only intervals under FireOnce.
+// Modeled reports whether only package task can claim the task's runs. SQL knows only
+// intervals up to MaxBitGap under FireOnce.
 func (t *Terms) Modeled() bool {
-	return t.Cron != nil || t.Misfire > FireOnce || t.Damaged != ""
+	return t.Cron != nil || t.Misfire > FireOnce || t.Interval > MaxBitGap || t.Damaged != ""
 }
 
 // MisfirePolicy returns the policy that applies to a task of the type.

@@ -28,6 +28,8 @@ type Options struct {
 	Rate          float64
 	Before, Phase time.Duration
 	Recovery      time.Duration
+	Calm          time.Duration
+	AddLimit      time.Duration
 	Only          string
 	Undefended    bool
 }
@@ -41,7 +43,7 @@ var quotas = map[string]string{
 // DefaultOptions returns the defaults of the flags.
 func DefaultOptions() Options {
 	o := Options{
-		Rate: 40, Before: 8 * time.Second, Phase: 12 * time.Second, Recovery: time.Minute, Undefended: true,
+		Rate: 40, Before: 8 * time.Second, Phase: 12 * time.Second, Recovery: time.Minute, Calm: 500 * time.Millisecond, AddLimit: 20 * time.Second, Undefended: true,
 		Setup: harness.Setup{Real: harness.DefaultStack()},
 	}
 	o.Real.Settings = maps.Clone(quotas)
@@ -58,6 +60,8 @@ func (o *Options) Declare(f *harness.Flags) {
 	harness.Num(f, &o.Before, "before", harness.UpTo(time.Hour), "how long the victim is measured before each attack")
 	harness.Num(f, &o.Phase, "phase", harness.UpTo(time.Hour), "how long each attack, and each polite tenant, lasts")
 	harness.Num(f, &o.Recovery, "recovery", harness.UpTo(time.Hour), "the longest wait for the victim to recover from an attack")
+	harness.Num(f, &o.Calm, "calm", harness.UpTo(time.Minute), "the victim has recovered when its adds take less, and its runs begin within four times as long")
+	harness.Num(f, &o.AddLimit, "add-limit", harness.UpTo(time.Hour), "an add of the victim that takes longer, with its retries, is an error")
 	f.StringVar(&o.Only, "only", o.Only, "names of attacks, separated by commas (default: all)")
 	f.Switch(&o.Undefended, "undefended", "also attack programs without defences")
 	f.Seed()
@@ -104,7 +108,7 @@ func (r *runner) run(ctx context.Context) (rep *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.victim, err = joinVictim(ctx, r.stack, secret); err != nil {
+	if r.victim, err = r.joinVictim(ctx, r.stack, secret); err != nil {
 		return nil, err
 	}
 	loading, stop := context.WithCancel(ctx)

@@ -32,7 +32,7 @@ type Attack struct {
 	// AddMedian and LateMedian are the medians during the attack, in milliseconds.
 	AddMedian  float64 `json:"add_p50_ms_during"`
 	LateMedian float64 `json:"late_p50_ms_during"`
-	// Errors are the victim's adds that failed, or took longer than 20 s.
+	// Errors are the victim's adds that failed, or took longer than --add-limit.
 	Errors int `json:"victim_errors"`
 	// Cores is the processor time of all processes per second of the attack.
 	Cores float64 `json:"cores"`

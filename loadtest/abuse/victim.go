@@ -15,9 +15,6 @@ import (
 
 const (
 	victimKind = "victim"
-	// addLimit bounds an add of the victim with its retries. An add that takes longer is an
-	// error.
-	addLimit = 20 * time.Second
 	// dueAfter is how long after its add a task of the victim is due.
 	dueAfter = 500 * time.Millisecond
 )
@@ -33,6 +30,7 @@ type sample struct {
 
 // A victim adds tasks at a steady rate and handles their runs, in this process.
 type victim struct {
+	calm   time.Duration // adds that take longer are slower than usual
 	client *client.Client
 	stop   func() // ends the listener
 	adding sync.WaitGroup
@@ -45,14 +43,14 @@ type victim struct {
 	ran  map[int64]bool
 }
 
-func joinVictim(ctx context.Context, s *stack.Stack, secret string) (*victim, error) {
+func (o *Options) joinVictim(ctx context.Context, s *stack.Stack, secret string) (*victim, error) {
 	cfg := s.Client(secret)
-	cfg.CallTimeout = addLimit
+	cfg.CallTimeout = o.AddLimit
 	c, err := client.New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	v := &victim{client: c, open: map[int64]time.Time{}, ran: map[int64]bool{}}
+	v := &victim{calm: o.Calm, client: c, open: map[int64]time.Time{}, ran: map[int64]bool{}}
 	if v.stop, err = harness.Listen(ctx, c, client.ListenerConfig{}, victimKind, v.handle); err != nil {
 		return nil, errors.Join(fmt.Errorf("victim: %w", err), c.Close())
 	}
@@ -105,25 +103,25 @@ func (v *victim) settle(ctx context.Context, limit time.Duration) error {
 		if err := harness.Sleep(ctx, time.Second); err != nil {
 			return err
 		}
-		if v.calm() {
+		if v.recovered() {
 			return nil
 		}
 	}
 	return fmt.Errorf("%w within %v", errNotRecovered, limit)
 }
 
-// calm reports whether no task is overdue, and the adds of the last second were fast.
-func (v *victim) calm() bool {
+// recovered reports whether no task is overdue, and the last adds were as fast as usual.
+func (v *victim) recovered() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
 	for _, added := range v.open {
-		if now.Sub(added) > 2*time.Second {
+		if now.Sub(added) > 4*v.calm {
 			return false
 		}
 	}
 	for _, s := range v.adds[max(0, len(v.adds)-5):] {
-		if s.err || s.took > 500*time.Millisecond || now.Sub(s.at) > 3*time.Second {
+		if s.err || s.took > v.calm || now.Sub(s.at) > 6*v.calm {
 			return false
 		}
 	}

@@ -92,6 +92,19 @@ func TestASilentRunThatNoClaimWillFindComesAtItsAckTimeout(t *testing.T) {
 		d.until(12*time.Minute, time.Minute)
 		d.says("1.1@0s 2.1@1m0s 3.1@2m0s 1.2@10m0s 2.2@11m0s 3.2@12m0s")
 	})
+	t.Run("every two days", func(t *testing.T) {
+		b := setup(t, nearOnly)
+		d := diaryOf(b)
+		d.answer = func(p task.Publication) bool { return p.Attempt == 2 }
+		id := b.add(b.spec(task.NonBlocking, hours, func(s *task.Spec) { s.Interval = 48 * time.Hour }))[0]
+		d.until(2*time.Minute, time.Minute)
+		b.setClock(d.begin.Add(48 * time.Hour))
+		d.until(48*time.Hour+time.Minute, time.Minute)
+		d.says("1.1@0s 1.2@1m0s 2.1@48h0m0s 2.2@48h1m0s")
+		if r := b.rows(); len(r) != 1 || r[kernel.KeyOf(b.tenant, id, 0)].OpenRuns != 0 {
+			t.Errorf("rows = %+v", r)
+		}
+	})
 	t.Run("paused after its ack_timeout", func(t *testing.T) {
 		b := setup(t, nearOnly)
 		d := diaryOf(b)
