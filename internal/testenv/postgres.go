@@ -255,7 +255,7 @@ func (s *PostgresServer) create(t Template) (dsn string, drop func() error, err 
 		if err := s.ensure(t); err != nil {
 			return "", nil, err
 		}
-		statement += " TEMPLATE " + pgx.Identifier{t.Name}.Sanitize()
+		statement += copyOf(t.Name)
 	}
 	if err := s.administer(statement); err != nil {
 		return "", nil, err

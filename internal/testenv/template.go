@@ -54,12 +54,19 @@ func (s *PostgresServer) have(ctx context.Context, conn *pgx.Conn, t Template) e
 		if err := s.have(ctx, conn, *t.Base); err != nil {
 			return err
 		}
-		create += " TEMPLATE " + pgx.Identifier{t.Base.Name}.Sanitize()
+		create += copyOf(t.Base.Name)
 	}
 	if err := s.makeTemplate(ctx, conn, t, create); err != nil {
 		return fmt.Errorf("make the template %s: %w", t.Name, err)
 	}
 	return nil
+}
+
+// copyOf returns the clause of CREATE DATABASE that copies a template. A migrated database has
+// thousands of small files. To copy them as files takes half the processor time of the default,
+// which writes every page to the log.
+func copyOf(name string) string {
+	return " TEMPLATE " + pgx.Identifier{name}.Sanitize() + " STRATEGY FILE_COPY"
 }
 
 // makeTemplate creates a database, fills it, and marks it as a template when it is complete.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -267,9 +268,38 @@ const (
 	buildLimit = 5 * time.Minute
 )
 
+// built is the folder into which this process compiled programs last.
+var built struct {
+	sync.Mutex
+	dir string
+}
+
 // buildPrograms compiles commands of this module into dir. The working directory must be inside the module.
+// While an earlier stack of this process still has them, they are not linked again, which takes seconds.
 func buildPrograms(ctx context.Context, dir string, commands ...string) error {
-	return build(ctx, "", dir, nil, commands...)
+	built.Lock()
+	defer built.Unlock()
+	if built.dir != "" && share(built.dir, dir, commands) == nil {
+		return nil
+	}
+	if err := build(ctx, "", dir, nil, commands...); err != nil {
+		return err
+	}
+	built.dir = dir
+	return nil
+}
+
+// share makes files of a folder files of another one, too.
+func share(from, to string, names []string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := os.Link(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+			return errors.Join(err, os.RemoveAll(to))
+		}
+	}
+	return nil
 }
 
 // build compiles commands of the module in a tree, which is the working directory if it is "".
