@@ -121,6 +121,7 @@ var imports = []rule{
 
 	// Load is made by processes of the product, and may look into its store.
 	{"internal/chart", nil},
+	{"monitoring", nil},
 	{"loadtest/check", []string{"task"}},
 	{"loadtest/...", []string{
 		"assign", "client", "dispatch", "loadtest/...", "proto/perceptor/v1", "record", "store/...", "task",

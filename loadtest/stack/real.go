@@ -233,7 +233,7 @@ func (r *realStack) trust() (err error) {
 	if r.security == nil {
 		return nil
 	}
-	r.CAFile, r.kafka = filepath.Join(r.dir, "trusted.pem"), r.security.kafka
+	r.CAFile, r.OpsToken, r.kafka = filepath.Join(r.dir, "trusted.pem"), r.security.opsToken, r.security.kafka
 	if err := r.security.bundle(r.CAFile); err != nil {
 		return err
 	}

@@ -59,6 +59,9 @@ type Stack struct {
 	// zero if the stack's links are open.
 	TLS    *tls.Config
 	CAFile string
+	// OpsToken is the token of the programs' servers for operators, which have TLS of the same
+	// CA then. It is empty if the stack's links are open.
+	OpsToken string
 	// Parts are the parts in the order of their start.
 	Parts []Part
 	// Versions are the versions of the servers, by name.
