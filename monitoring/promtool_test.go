@@ -180,6 +180,9 @@ func firing(e *example, in []series, at time.Duration, want bool) ruleTest {
 }
 
 func TestEveryAlertFiresForItsFaultAndForNothingElse(t *testing.T) {
+	if testing.Short() {
+		t.Skip("evaluates all rules over days of samples; make test runs it")
+	}
 	tool := promtool(t)
 	after := map[string]time.Duration{}
 	for _, a := range Alerts() {
