@@ -32,6 +32,8 @@ type Config struct {
 	Secure bool
 	// Version is the version of the program, for the footer.
 	Version string
+	// Issuer lets people log in at an OpenID Connect issuer. nil: with tokens only.
+	Issuer Issuer
 	// Log gets what the console cannot tell the user. Default: [slog.Default].
 	Log *slog.Logger
 	// Now is the clock of sessions. Default: [time.Now].
@@ -45,6 +47,8 @@ type Console struct {
 	links  links
 	files  *files
 	views  templates
+	// issuerCalls has a place for each call to the issuer.
+	issuerCalls chan struct{}
 
 	tasks      perceptorv1.TaskServiceClient
 	dead       perceptorv1.DeadLetterServiceClient
@@ -76,7 +80,7 @@ func New(c Config) (*Console, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Console{config: c, sealer: s, files: f, views: views, links: links{now: c.Now}}, nil
+	return &Console{config: c, sealer: s, files: f, views: views, links: links{now: c.Now}, issuerCalls: make(chan struct{}, maxIssuerCalls)}, nil
 }
 
 // Serve returns the handler of all paths under /console/. It calls the API by api, with

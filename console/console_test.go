@@ -138,9 +138,15 @@ type browser struct {
 
 func newBrowser(t *testing.T, tokens ...string) *browser {
 	t.Helper()
+	return newBrowserWith(t, Config{}, tokens...)
+}
+
+func newBrowserWith(t *testing.T, c Config, tokens ...string) *browser {
+	t.Helper()
 	b := &browser{t: t, api: newFakeAPI(), now: time.Now()}
+	c.Now, c.Log = b.clock, slog.New(slog.NewTextHandler(t.Output(), nil))
 	var err error
-	b.console, err = New(Config{Now: b.clock, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	b.console, err = New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

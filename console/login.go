@@ -22,6 +22,7 @@ func (c *Console) routeLogins(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+root+"logout", c.doLogout)
 	mux.HandleFunc("GET "+root+"link", c.showLink)
 	mux.HandleFunc("POST "+root+"link", c.doLink)
+	c.routeIssuer(mux)
 }
 
 // loginData is the data of the page for logins.
@@ -32,6 +33,8 @@ type loginData struct {
 	Ended, Added bool
 	// Code is that of a link.
 	Code string
+	// Issuer is the name of the issuer at which people can log in; "": none.
+	Issuer string
 }
 
 var (
@@ -57,7 +60,7 @@ func (c *Console) toLogin(w http.ResponseWriter, r *http.Request, ended bool) {
 
 func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) {
 	s, _ := c.session(r)
-	d := loginData{Next: next(r.FormValue("next")), Ended: r.FormValue("ended") != "", Added: s != nil}
+	d := loginData{Next: next(r.FormValue("next")), Ended: r.FormValue("ended") != "", Added: s != nil, Issuer: c.issuerName()}
 	c.newView(w, r, nil, &loginPage).render(d, nil)
 }
 
@@ -70,12 +73,17 @@ func (c *Console) doLogin(w http.ResponseWriter, r *http.Request) {
 func (c *Console) logInTo(w http.ResponseWriter, r *http.Request, to string, secrets ...string) {
 	if err := c.logIn(w, r, secrets...); err != nil {
 		p := problemOf(err)
-		v := c.newView(w, r, nil, &loginPage)
-		v.status = p.Status
-		v.render(loginData{Next: to, Problem: &p}, nil)
+		c.refuseLogin(w, r, to, &p)
 		return
 	}
 	http.Redirect(w, r, to, http.StatusSeeOther)
+}
+
+// refuseLogin shows the form for logins with a problem.
+func (c *Console) refuseLogin(w http.ResponseWriter, r *http.Request, to string, p *problem) {
+	v := c.newView(w, r, nil, &loginPage)
+	v.status = p.Status
+	v.render(loginData{Next: to, Problem: p, Issuer: c.issuerName()}, nil)
 }
 
 // logIn adds the logins of secrets to the session, or begins one. The API checks the
@@ -175,9 +183,9 @@ func (c *Console) doLink(w http.ResponseWriter, r *http.Request) {
 		secrets, local = c.links.take(r.PostFormValue("code"))
 	}
 	if !local {
-		v := c.newView(w, r, nil, &loginPage)
-		v.status = http.StatusForbidden
-		v.render(loginData{Next: root, Problem: &problem{Title: "This link does not work", Text: "It works once, for ten minutes, and from the machine of taskd only. Log in with a token."}}, nil)
+		c.refuseLogin(w, r, root, &problem{
+			Status: http.StatusForbidden, Title: "This link does not work", Text: "It works once, for ten minutes, and from the machine of taskd only. Log in with a token.",
+		})
 		return
 	}
 	c.logInTo(w, r, root, secrets...)

@@ -3,12 +3,15 @@ package app
 import (
 	"crypto/hkdf"
 	"crypto/sha256"
+	"log/slog"
 	"net/http"
+	"strings"
 
 	"google.golang.org/grpc"
 
 	"github.com/perceptor/perceptor/console"
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/oidc"
 )
 
 // newConsole makes the console, unless it is off. It returns what the server needs to serve
@@ -21,11 +24,31 @@ func (a *API) newConsole(secure bool) (func(grpc.ClientConnInterface) http.Handl
 	if err != nil {
 		return nil, err
 	}
-	a.console, err = console.New(console.Config{Secret: secret, Secure: secure, Version: a.o.Version, Log: a.o.Log})
+	issuer, err := consoleIssuer(&a.o.Config.Taskd, a.o.Log)
+	if err != nil {
+		return nil, err
+	}
+	a.console, err = console.New(console.Config{Secret: secret, Secure: secure, Issuer: issuer, Version: a.o.Version, Log: a.o.Log})
 	if err != nil {
 		return nil, err
 	}
 	return a.console.Serve, nil
+}
+
+// consoleIssuer returns the issuer at which people log in to the console; nil: there is none.
+func consoleIssuer(c *config.Taskd, log *slog.Logger) (console.Issuer, error) {
+	l := &c.Console.Login
+	if l.ClientID == "" {
+		return nil, nil
+	}
+	client, err := issuerClient(&c.OIDC, log)
+	if err != nil {
+		return nil, err
+	}
+	return oidc.NewLogin(oidc.LoginConfig{
+		Issuer: c.OIDC.Issuer, ClientID: l.ClientID, ClientSecret: l.ClientSecret, Scopes: l.Scopes, AccessToken: l.Token == "access", Client: client,
+		RedirectURL: strings.TrimSuffix(c.Console.URL, "/") + console.IssuerPath,
+	}), nil
 }
 
 // consoleSecret returns the secret of sessions; nil: each process draws its own.

@@ -164,7 +164,7 @@ postgres: {servers: [{databases: [16]}], max_connections: 0}
 tasks: {catch_up_interval: 0s, dead_retention: 30m}
 kafka: {brokers: [nowhere], partitions: 0, compression: rar, sasl: {username: me}, tls: {ca_file: x}, signing_secret: short, users: {mode: all, fetch_rate: 1}}
 zookeeper: {root: perceptor, session_timeout: 10ms, password: p}
-taskd: {grpc_addr: "", http_addr: "here", min_interval: 1ms, tls: {key_file: k}}
+taskd: {grpc_addr: "", http_addr: "here", min_interval: 1ms, tls: {key_file: k}, console: {url: "perceptor/x", login: {client_id: c, token: refresh}}}
 dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, hint_advertise: ":1"}
 `, nil)
 	if err != nil {
@@ -181,7 +181,8 @@ dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, hint_advertise: ":1
 		"kafka.tls.enabled: false", `zookeeper.root: "perceptor"`, "zookeeper.session_timeout: 10ms is below 1s",
 		"zookeeper.user: is missing", "taskd.grpc_addr: is empty", `taskd.http_addr: "here"`, "taskd.min_interval: 1ms is below 10ms",
 		"taskd.tls.cert_file: is missing", "dispatcher.claim_share: 0", "dispatcher.claim_ahead: 3s is not between 0s and 2s", "dispatcher.max_tick: 1ms is below 5ms",
-		`dispatcher.hint_advertise: ":1" is not host:port`,
+		`dispatcher.hint_advertise: ":1" is not host:port`, `taskd.console.url: "perceptor/x" is not an address`,
+		`taskd.console.login.token: "refresh" is neither id nor access`, "taskd.oidc.issuer: is missing: taskd.console.login.client_id is given",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in: %v", want, err)

@@ -3,6 +3,7 @@ package config
 import (
 	"net"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -16,6 +17,26 @@ type OIDC struct {
 	ScopePrefix string        `key:"scope_prefix" default:"perceptor:" doc:"What scopes begin with, such as perceptor:read. Words without it are ignored."`
 	ClockSkew   time.Duration `key:"clock_skew" default:"30s" doc:"How far the clocks of the issuer and of taskd may differ; at most 5m."`
 	CAFile      string        `key:"ca_file" doc:"File of the certificates that sign the issuer's certificate. Default: the system's."`
+}
+
+// ConsoleLogin configures logins to the console at the issuer of taskd.oidc.
+type ConsoleLogin struct {
+	ClientID     string   `key:"client_id" doc:"What the issuer knows the console by. It must be allowed to send browsers back to URL/console/login/issuer/back. Empty: people log in with tokens only."`
+	ClientSecret string   `key:"client_secret" secret:"true" doc:"The secret of client_id. Empty for a public client, which has a proof key only."`
+	Scopes       []string `key:"scopes" doc:"Scopes to ask for besides openid, such as perceptor:read."`
+	Token        string   `key:"token" default:"id" doc:"Which token of the issuer the console calls the API with: id or access. It must have taskd.oidc.audience and the claims of the tenant and the scopes; an access token must be a JSON Web Token."`
+}
+
+// validate checks the settings against those of the issuer and of the console.
+func (c *ConsoleLogin) validate(v *validator, issuer, address string) {
+	v.check(c.Token == "id" || c.Token == "access", "taskd.console.login.token: %q is neither id nor access", c.Token)
+	if c.ClientID == "" {
+		return
+	}
+	v.check(issuer != "", "taskd.oidc.issuer: is missing: taskd.console.login.client_id is given")
+	u, err := url.Parse(address)
+	v.check(err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && strings.Trim(u.Path, "/") == "" && u.RawQuery == "",
+		"taskd.console.url: %q is not an address such as https://perceptor.example.com, which taskd.console.login.client_id needs", address)
 }
 
 func (c *OIDC) validate(v *validator) {

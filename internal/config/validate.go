@@ -163,6 +163,7 @@ func (c *Taskd) validate(v *validator) {
 	v.atLeast("taskd.min_ack_timeout", c.MinAckTimeout, 10*time.Millisecond)
 	v.atLeast("taskd.call_timeout", c.CallTimeout, 100*time.Millisecond)
 	c.OIDC.validate(v)
+	c.Console.Login.validate(v, c.OIDC.Issuer, c.Console.URL)
 	v.check(c.Console.Secret == "" || len(c.Console.Secret) >= 16, "taskd.console.secret: has fewer than 16 bytes")
 	v.check(len(c.TLS.ClientIdentities) == 0 || c.TLS.ClientCAFile != "", "taskd.tls.client_identities: has no effect without taskd.tls.client_ca_file")
 	v.check(c.Tokens.MaxLifetime == 0 || c.Tokens.MaxLifetime >= time.Minute, "taskd.tokens.max_lifetime: %s is neither 0s nor at least 1m0s", c.Tokens.MaxLifetime)

@@ -146,6 +146,7 @@ var modules = []struct {
 	{"google.golang.org/grpc", []string{
 		"client/...", "cmd/perceptorctl", "console", "internal/app", "internal/tracing", "loadtest/...", "proto/perceptor/v1", "server/...",
 	}},
+	{"golang.org/x/oauth2", []string{"internal/oidc"}},
 	{"go.opentelemetry.io/otel/sdk", []string{"internal/tracing"}},
 	{"go.opentelemetry.io/otel/exporters/", []string{"internal/tracing"}},
 	{"go.opentelemetry.io/", []string{"client/...", "internal/app", "internal/telemetry", "internal/tracing", "server/..."}},

@@ -7,7 +7,6 @@ import (
 	"crypto/rsa"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -42,13 +41,7 @@ type keys struct {
 }
 
 func newKeys(c *Config) *keys {
-	client := http.Client{}
-	if c.Client != nil {
-		client = *c.Client
-	}
-	client.Timeout = requestTimeout
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &keys{c: c, client: &client}
+	return &keys{c: c, client: limited(c.Client)}
 }
 
 // run reads the keys at once and every 10 minutes, or sooner while the issuer does not answer.
@@ -154,15 +147,9 @@ func (k *keys) refresh(ctx context.Context) error {
 
 // read returns the keys that the issuer's discovery document names.
 func (k *keys) read(ctx context.Context) (set jose.JSONWebKeySet, err error) {
-	var document struct {
-		Issuer string `json:"issuer"`
-		Keys   string `json:"jwks_uri"`
-	}
-	if err := k.get(ctx, strings.TrimSuffix(k.c.Issuer, "/")+"/.well-known/openid-configuration", &document); err != nil {
+	document, err := discover(ctx, k.client, k.c.Issuer)
+	if err != nil {
 		return set, err
-	}
-	if document.Issuer != k.c.Issuer {
-		return set, fmt.Errorf("the discovery document of %s is that of %q", k.c.Issuer, document.Issuer)
 	}
 	if strings.HasPrefix(k.c.Issuer, "https://") && !strings.HasPrefix(document.Keys, "https://") {
 		return set, fmt.Errorf("the keys of %s are at %q, which is not https", k.c.Issuer, document.Keys)
@@ -170,7 +157,7 @@ func (k *keys) read(ctx context.Context) (set jose.JSONWebKeySet, err error) {
 	var published struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
-	if err := k.get(ctx, document.Keys, &published); err != nil {
+	if err := get(ctx, k.client, document.Keys, &published); err != nil {
 		return set, err
 	}
 	for _, text := range published.Keys {
@@ -183,27 +170,4 @@ func (k *keys) read(ctx context.Context) (set jose.JSONWebKeySet, err error) {
 		return set, fmt.Errorf("%s has no keys", document.Keys)
 	}
 	return set, nil
-}
-
-func (k *keys) get(ctx context.Context, url string, into any) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := k.client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close() //nolint:errcheck // it was only read
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", url, response.Status)
-	}
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes))
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("%s: %w", url, err)
-	}
-	return nil
 }

@@ -8,10 +8,13 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,7 +43,18 @@ type State struct {
 	Down bool
 	// Named is the issuer in the document; "": its URL.
 	Named string
+	// IDToken makes the token of a login with a browser, for the nonce of the login. nil: nobody
+	// can log in.
+	IDToken func(nonce string) string
+
+	codes map[string]url.Values // the requests for which codes were given
 }
+
+// The client that the issuer knows.
+const (
+	ClientID     = "console"
+	ClientSecret = "the secret of the console"
+)
 
 // New starts an issuer that ends with the test.
 func New(tb testing.TB) *Issuer {
@@ -67,13 +81,24 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if name == "" {
 			name = i.URL
 		}
-		answer = map[string]string{"issuer": name, "jwks_uri": i.URL + "/keys"}
+		answer = map[string]string{"issuer": name, "jwks_uri": i.URL + "/keys", "authorization_endpoint": i.URL + "/authorize", "token_endpoint": i.URL + "/token"}
 	case r.URL.Path == "/keys":
 		set := map[string]any{"keys": []any{map[string]string{"kty": "of the future", "kid": "x"}}}
 		for _, k := range i.Keys {
 			set["keys"] = append(set["keys"].([]any), k.Public())
 		}
 		answer = set
+	case r.URL.Path == "/authorize" && i.IDToken != nil:
+		i.authorize(w, r)
+		return
+	case r.URL.Path == "/token" && i.IDToken != nil:
+		if answer = i.token(r); answer == nil {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			answer = map[string]string{"error": "invalid_grant", "error_description": "the code is not known"}
+		} else {
+			w.Header().Set("Content-Type", "application/json")
+		}
 	default:
 		http.NotFound(w, r)
 		return
@@ -81,6 +106,35 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := json.NewEncoder(w).Encode(answer); err != nil {
 		i.tb.Error(err)
 	}
+}
+
+// authorize sends a browser back with a code, as if its user had logged in.
+func (i *Issuer) authorize(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	if q.Get("client_id") != ClientID || q.Get("response_type") != "code" || q.Get("code_challenge_method") != "S256" || q.Get("nonce") == "" {
+		http.Error(w, "invalid_request", http.StatusBadRequest)
+		return
+	}
+	code := rand.Text()
+	if i.codes == nil {
+		i.codes = map[string]url.Values{}
+	}
+	i.codes[code] = q
+	back := url.Values{"code": {code}, "state": {q.Get("state")}}
+	http.Redirect(w, r, q.Get("redirect_uri")+"?"+back.Encode(), http.StatusSeeOther)
+}
+
+// token returns the tokens for a code, once; nil: the request is not that of who got the code.
+func (i *Issuer) token(r *http.Request) any {
+	id, secret, _ := r.BasicAuth()
+	asked := i.codes[r.PostFormValue("code")]
+	delete(i.codes, r.PostFormValue("code"))
+	proof := sha256.Sum256([]byte(r.PostFormValue("code_verifier")))
+	if asked == nil || id != ClientID || secret != url.QueryEscape(ClientSecret) || r.PostFormValue("redirect_uri") != asked.Get("redirect_uri") ||
+		base64.RawURLEncoding.EncodeToString(proof[:]) != asked.Get("code_challenge") {
+		return nil
+	}
+	return map[string]any{"access_token": "of no use here", "token_type": "Bearer", "id_token": i.IDToken(asked.Get("nonce"))}
 }
 
 // Set changes the state.
