@@ -33,6 +33,9 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 	if err := c.checkOutput(); err != nil {
 		return err
 	}
+	if err := c.useContext(cmd); err != nil {
+		return err
+	}
 	secret, err := c.secret()
 	if err != nil {
 		return err
@@ -81,6 +84,8 @@ func (c *ctl) secret() (string, error) {
 			return "", cli.Usagef("--token-file: %v", err)
 		}
 		secret = strings.TrimSpace(string(text))
+	case c.contextToken != "":
+		secret = c.contextToken
 	default:
 		secret = os.Getenv("PERCEPTOR_TOKEN")
 	}

@@ -23,6 +23,8 @@ func main() { os.Exit(cli.Main(newCommand())) }
 // ctl is what the commands share: the flags of all of them.
 type ctl struct {
 	address, token, tokenFile string
+	// context is the name of a context, contextToken its token.
+	context, contextToken     string
 	inspect                   string
 	tls, insecure             bool
 	caFile, certFile, keyFile string
@@ -41,6 +43,8 @@ func newCommand() *cobra.Command {
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&c.address, "address", cli.Getenv("PERCEPTOR_ADDRESS", "localhost:7070"), "host:port of the gRPC API; also PERCEPTOR_ADDRESS")
+	f.StringVar(&c.context, "context", cli.Getenv(contextVariable, ""), "use the server and the token of this context; also "+contextVariable+" (default: the one of perceptorctl context use)")
+	_ = root.RegisterFlagCompletionFunc("context", completeContexts) // the flag exists
 	f.StringVar(&c.token, "token", "", "refused: other users see the flags of a process")
 	_ = f.MarkHidden("token") // it is there
 	f.StringVar(&c.tokenFile, "token-file", "", "file with the token for the API (default: the value of PERCEPTOR_TOKEN)")
@@ -53,7 +57,7 @@ func newCommand() *cobra.Command {
 	f.StringVarP(&c.output, "output", "o", "table", "output format: table or json")
 	duration.Var(f, &c.timeout, "timeout", 10*time.Second, "time limit of a call")
 	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))
-	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.republishCommand(), c.clockCommand(), c.deadCommand(), c.bulkCommand(), c.kindCommand(), c.packCommand(), c.auditCommand(), c.forecastCommand(), c.topCommand())
+	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.republishCommand(), c.clockCommand(), c.deadCommand(), c.bulkCommand(), c.kindCommand(), c.packCommand(), c.auditCommand(), c.forecastCommand(), c.topCommand(), c.contextCommand())
 	return root
 }
 

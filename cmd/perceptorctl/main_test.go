@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	os.Setenv(contextsVariable, filepath.Join(os.TempDir(), "perceptorctl-has-no-contexts")) //nolint:errcheck // the name is valid
 	os.Exit(m.Run())
 }
 

@@ -51,6 +51,7 @@ func TestTopRefusesFlagsThatMakeNoSense(t *testing.T) {
 	} {
 		cmd := newCommand()
 		cmd.SetArgs([]string{"top", flag})
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
 		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", flag, err, want)
 		}
