@@ -109,8 +109,8 @@ func (c *ctl) assignMembers() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if c.output == "json" {
-			return writeJSON(cmd.OutOrStdout(), memberList(o))
+		if c.structured() {
+			return c.writeData(cmd, memberList(o))
 		}
 		t := &table{head: []string{"NAME", "ID", "HOST", "ADDRESS", "VERSION", "STATE", "REQUESTED", "HELD", "HEARTBEAT", "FIGURES"}}
 		for _, m := range memberList(o) {
@@ -196,8 +196,8 @@ func (c *ctl) assignRebalances() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if c.output == "json" {
-			return writeJSON(cmd.OutOrStdout(), slices.Concat([]assign.Rebalancing{}, o.Recent))
+		if c.structured() {
+			return c.writeData(cmd, slices.Concat([]assign.Rebalancing{}, o.Recent))
 		}
 		t := &table{head: []string{"GENERATION", "TIME", "LEADER", "MEMBERS", "MOVED", "WITHOUT OWNER"}}
 		for _, r := range slices.Backward(o.Recent) {
@@ -225,8 +225,8 @@ func (c *ctl) assignEnvironments() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if c.output == "json" {
-			return writeJSON(cmd.OutOrStdout(), list)
+		if c.structured() {
+			return c.writeData(cmd, list)
 		}
 		t := &table{head: []string{"ENVIRONMENT", "MEMBERS"}}
 		for _, e := range list {

@@ -33,8 +33,8 @@ func (c *ctl) assignItems() *cobra.Command {
 			addEpochs(lines, owners)
 			err = errors.Join(err, wrong)
 		}
-		if c.output == "json" {
-			return errors.Join(writeJSON(cmd.OutOrStdout(), lines), err)
+		if c.structured() {
+			return errors.Join(c.writeData(cmd, lines), err)
 		}
 		return errors.Join(itemTable(lines, all).write(cmd.OutOrStdout()), err)
 	})

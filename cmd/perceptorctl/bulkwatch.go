@@ -42,7 +42,7 @@ func (c *ctl) bulkWatch() *cobra.Command {
 // interrupted. An API that is away for a moment does not end it.
 func (c *ctl) watchBulk(cmd *cobra.Command, id int64) error {
 	lines, last, away := cmd.OutOrStdout(), "", 0
-	if c.output == "json" {
+	if c.structured() {
 		lines = cmd.ErrOrStderr()
 	}
 	for {
@@ -63,7 +63,7 @@ func (c *ctl) watchBulk(cmd *cobra.Command, id int64) error {
 			away++
 		}
 		if err == nil && (o.State == perceptorv1.BulkOperation_DONE || o.State == perceptorv1.BulkOperation_ABORTED) {
-			if c.output == "json" {
+			if c.structured() {
 				return c.show(cmd, o, nil)
 			}
 			return nil

@@ -252,8 +252,8 @@ func (c *ctl) contextList() *cobra.Command {
 				t.add(map[bool]string{true: "*", false: ""}[name == all.Current], name, x.Address, map[bool]string{true: "yes", false: "no"}[closed])
 				listed = append(listed, map[string]any{"name": name, "address": x.Address, "tls": closed, "chosen": name == all.Current})
 			}
-			if c.output == "json" {
-				return writeJSON(cmd.OutOrStdout(), listed)
+			if c.structured() {
+				return c.writeData(cmd, listed)
 			}
 			return t.write(cmd.OutOrStdout())
 		},

@@ -65,8 +65,8 @@ func (c *ctl) countersShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if c.output == "json" {
-			return writeJSON(cmd.OutOrStdout(), list)
+		if c.structured() {
+			return c.writeData(cmd, list)
 		}
 		return countsTable(list).write(cmd.OutOrStdout())
 	}, "postgres")
@@ -199,8 +199,8 @@ func recount(ctx context.Context, cluster *store.Cluster, names *tenantNames, re
 }
 
 func (c *ctl) showDifferences(cmd *cobra.Command, found []difference) error {
-	if c.output == "json" {
-		return writeJSON(cmd.OutOrStdout(), found)
+	if c.structured() {
+		return c.writeData(cmd, found)
 	}
 	t := &table{head: []string{"DATABASE", "TENANT", "TYPE", "OF", "COUNTED", "COUNTER", "REPAIRED"}}
 	for _, f := range found {

@@ -50,8 +50,8 @@ func (c *ctl) doctorCommand() *cobra.Command {
 }
 
 func (c *ctl) showFindings(cmd *cobra.Command, findings []app.Finding) error {
-	if c.output == "json" {
-		return writeJSON(cmd.OutOrStdout(), findings)
+	if c.structured() {
+		return c.writeData(cmd, findings)
 	}
 	t := &table{head: []string{"STATE", "PART", "DETAIL"}}
 	for _, f := range findings {

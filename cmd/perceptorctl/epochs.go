@@ -41,8 +41,8 @@ func (c *ctl) epochsBump() *cobra.Command {
 		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 		defer cancel()
 		bumped, err := bump(ctx, conf, chosen)
-		if c.output == "json" {
-			return errors.Join(writeJSON(cmd.OutOrStdout(), bumped), err)
+		if c.structured() {
+			return errors.Join(c.writeData(cmd, bumped), err)
 		}
 		t := &table{head: []string{"DATABASE", "ITEMS", "EPOCHS"}}
 		for _, b := range bumped {

@@ -104,8 +104,8 @@ func versions(ctx context.Context, cluster *store.Cluster) []version {
 }
 
 func (c *ctl) showVersions(cmd *cobra.Command, states []version) error {
-	if c.output == "json" {
-		return writeJSON(cmd.OutOrStdout(), states)
+	if c.structured() {
+		return c.writeData(cmd, states)
 	}
 	t := &table{head: []string{"DATABASE", "VERSION", "WANTED", "STATE", "ADDRESS"}}
 	for _, s := range states {

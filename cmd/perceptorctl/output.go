@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -21,11 +23,14 @@ import (
 )
 
 func (c *ctl) checkOutput() error {
-	if c.output != "table" && c.output != "json" {
-		return cli.Usagef("--output: %q is neither table nor json", c.output)
+	if c.output != "table" && !c.structured() {
+		return cli.Usagef("--output: %q is none of table, json, yaml", c.output)
 	}
 	return nil
 }
+
+// structured reports whether programs read the output.
+func (c *ctl) structured() bool { return c.output == "json" || c.output == "yaml" }
 
 // table is a list of rows under a head.
 type table struct {
@@ -54,9 +59,9 @@ func (t *table) write(w io.Writer) error {
 	return tw.Flush()
 }
 
-// show prints a message as JSON, or the table.
+// show prints a message as JSON or YAML, or the table.
 func (c *ctl) show(cmd *cobra.Command, m proto.Message, t func() *table) error {
-	if c.output != "json" {
+	if !c.structured() {
 		return t().write(cmd.OutOrStdout())
 	}
 	// The library varies its white space at random; a stable form serves scripts.
@@ -64,7 +69,35 @@ func (c *ctl) show(cmd *cobra.Command, m proto.Message, t func() *table) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(cmd.OutOrStdout(), json.RawMessage(compact))
+	return c.writeData(cmd, json.RawMessage(compact))
+}
+
+// writeData prints a value as JSON or YAML, with the same names in the same order.
+func (c *ctl) writeData(cmd *cobra.Command, v any) error {
+	if c.output != "yaml" {
+		return writeJSON(cmd.OutOrStdout(), v)
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var n yaml.Node
+	if err := yaml.Unmarshal(text, &n); err != nil { // JSON is YAML in another style
+		return err
+	}
+	inBlocks(&n)
+	e := yaml.NewEncoder(cmd.OutOrStdout())
+	e.SetIndent(2)
+	return errors.Join(e.Encode(&n), e.Close())
+}
+
+// inBlocks changes the style of JSON to that of YAML. Texts stay quoted where YAML would read
+// something else.
+func inBlocks(n *yaml.Node) {
+	n.Style = 0
+	for _, child := range n.Content {
+		inBlocks(child)
+	}
 }
 
 func writeJSON(w io.Writer, v any) error {

@@ -43,8 +43,8 @@ func (c *ctl) packList() *cobra.Command {
 				list = append(list, quarantined{p.Database, p.Pack, p.Tasks, p.Reason})
 				t.add(strconv.Itoa(p.Database), strconv.FormatInt(p.Pack, 10), strconv.Itoa(p.Tasks), p.Reason)
 			}
-			if c.output == "json" {
-				return writeJSON(cmd.OutOrStdout(), list)
+			if c.structured() {
+				return c.writeData(cmd, list)
 			}
 			return t.write(cmd.OutOrStdout())
 		})

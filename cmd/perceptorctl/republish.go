@@ -52,8 +52,8 @@ func (c *ctl) republishCommand() *cobra.Command {
 			r := &republisher{ctl: c, cmd: cmd, store: shards.New(cluster, shards.Config{}), cluster: cluster}
 			return r.run(ctx, ago, chosen, task.RepublishRequest{Since: at, Tenant: names.only, DryRun: dryRun})
 		})
-		if c.output == "json" {
-			return errors.Join(writeJSON(cmd.OutOrStdout(), done), err)
+		if c.structured() {
+			return errors.Join(c.writeData(cmd, done), err)
 		}
 		t := &table{head: []string{"DATABASE", "RUNS", "BUSY"}}
 		for _, d := range done {

@@ -101,8 +101,8 @@ func (c *ctl) showNext(cmd *cobra.Command, n nextFlags, expr string) error {
 		answer.Instants = append(answer.Instants, zonedInstant{at.UTC().Format(time.RFC3339Nano), at.In(location).Format(time.RFC3339Nano)})
 		start = at
 	}
-	if c.output == "json" {
-		return writeJSON(cmd.OutOrStdout(), answer)
+	if c.structured() {
+		return c.writeData(cmd, answer)
 	}
 	return printInstants(cmd.OutOrStdout(), cmd.ErrOrStderr(), answer.Instants, n.count)
 }

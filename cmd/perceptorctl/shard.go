@@ -46,8 +46,8 @@ func (c *ctl) shardList() *cobra.Command {
 		if len(list) == 0 && err != nil {
 			return &cli.Error{Code: cli.Unavailable, Err: err}
 		}
-		if c.output == "json" {
-			err = errors.Join(err, writeJSON(cmd.OutOrStdout(), list))
+		if c.structured() {
+			err = errors.Join(err, c.writeData(cmd, list))
 		} else {
 			err = errors.Join(err, shardTable(list, all).write(cmd.OutOrStdout()))
 		}

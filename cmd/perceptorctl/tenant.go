@@ -125,7 +125,7 @@ func (c *ctl) tenantGet() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := c.show(cmd, t, func() *table { return tenantTable(t) }); err != nil || c.output == "json" || len(t.QuotaUse) == 0 {
+				if err := c.show(cmd, t, func() *table { return tenantTable(t) }); err != nil || c.structured() || len(t.QuotaUse) == 0 {
 					return err
 				}
 				fmt.Fprintln(cmd.OutOrStdout())

@@ -145,7 +145,7 @@ func needPostgres(conf *config.Config) error {
 // showSecret prints the secret alone on standard output, so that it can be
 // taken into a variable, and what it is on standard error.
 func (c *ctl) showSecret(cmd *cobra.Command, t *perceptorv1.Token, secret string, answer proto.Message) error {
-	if c.output == "json" {
+	if c.structured() {
 		return c.show(cmd, answer, nil)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "token %s created, valid until %s; this is its secret, which is not shown again:\n", t.Id, timeCell(t.ExpireTime))

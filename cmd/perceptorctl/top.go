@@ -115,7 +115,7 @@ func (c *ctl) figures(cmd *cobra.Command, request *perceptorv1.ListTenantFigures
 // showTop prints a look: on a terminal in place of the one before.
 func (c *ctl) showTop(cmd *cobra.Command, list *perceptorv1.ListTenantFiguresResponse, first bool) error {
 	out := cmd.OutOrStdout()
-	if c.output == "json" {
+	if c.structured() {
 		return c.show(cmd, list, nil)
 	}
 	switch {
