@@ -165,7 +165,7 @@ func fileLayer(_ *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) 
 
 // otherVariables are variables of the programs and the SDK that are not keys.
 var otherVariables = map[string]bool{
-	FileVariable: true, "PERCEPTOR_ADDRESS": true, "PERCEPTOR_TOKEN": true, "PERCEPTOR_MAVEN_BASE_URL": true,
+	FileVariable: true, "PERCEPTOR_ADDRESS": true, "PERCEPTOR_TOKEN": true, "PERCEPTOR_CONTEXT": true, "PERCEPTOR_CONTEXTS": true, "PERCEPTOR_MAVEN_BASE_URL": true,
 }
 
 // injected matches environment variables that are not configuration: those that Kubernetes
