@@ -36,7 +36,7 @@ func forgeries(p task.Publication) map[string]kafka.Message {
 	changed.Value = append(slices.Clone(changed.Value), 0x78, 1) // an unknown field
 	all["changed"] = changed
 	k, value, headers := record.EncodeDead(&task.DeadLetter{
-		DeadRun: task.DeadRun{RunID: p.RunID(), Attempt: 1, Kind: p.Kind, ScheduledAt: p.ScheduledAt}, Type: p.Type, Terms: task.Terms{AckTimeout: time.Minute},
+		DeadRun: task.DeadRun{Type: p.Type, RunID: p.RunID(), Attempt: 1, Kind: p.Kind, ScheduledAt: p.ScheduledAt}, Terms: task.Terms{AckTimeout: time.Minute},
 	}, "shop")
 	dead := kafka.Message{Key: k, Value: value}
 	for _, h := range testKey.Signer().Sign(value, headers) {

@@ -22,8 +22,8 @@ func TestDeadRunsComeToTopicsOfTheirTenantsThatAreMadeOnDemand(t *testing.T) {
 	var runs []*task.DeadLetter
 	for i := range 6 {
 		runs = append(runs, &task.DeadLetter{DeadRun: task.DeadRun{
-			Tenant: int32(1 + i%2), RunID: task.RunID{Task: task.NewID(int64(i+1), 0), Seq: 1}, Attempt: 1, Kind: "mail", Reason: task.Silent,
-		}, Type: task.OneShot})
+			Tenant: int32(1 + i%2), Type: task.OneShot, RunID: task.RunID{Task: task.NewID(int64(i+1), 0), Seq: 1}, Attempt: 1, Kind: "mail", Reason: task.Silent,
+		}})
 	}
 	if done, err := d.Publish(t.Context(), []*task.DeadLetter{{DeadRun: task.DeadRun{Tenant: 3}}}); err == nil || len(done) != 0 {
 		t.Errorf("Publish = %v, %v for a tenant that is not found, want an error", done, err)

@@ -54,7 +54,7 @@ func TestOnlyTopicsInUseAreAskedAbout(t *testing.T) {
 	}
 	for range 3 {
 		publishAll(t, p, append(deliveries(1, 10, 10), deliveries(2, 10, 10)...))
-		dead := task.DeadLetter{DeadRun: task.DeadRun{Tenant: 3, RunID: task.RunID{Task: task.NewID(1, 0), Seq: 1}, Kind: "mail"}, Type: task.OneShot}
+		dead := task.DeadLetter{DeadRun: task.DeadRun{Tenant: 3, Type: task.OneShot, RunID: task.RunID{Task: task.NewID(1, 0), Seq: 1}, Kind: "mail"}}
 		if _, err := letters.Publish(t.Context(), []*task.DeadLetter{&dead}); err != nil {
 			t.Fatal(err)
 		}

@@ -13,10 +13,10 @@ import (
 func TestTheRecordOfADeadRunSaysWhichRunItWasAndWhyItDied(t *testing.T) {
 	d := &task.DeadLetter{
 		DeadRun: task.DeadRun{
-			RunID: task.RunID{Task: 1024, Seq: 3}, Attempt: 5, Kind: "mail", ScheduledAt: 1_700_000_000_123, DiedAt: 1_700_000_001_000,
+			Type: task.Blocking, RunID: task.RunID{Task: 1024, Seq: 3}, Attempt: 5, Kind: "mail", ScheduledAt: 1_700_000_000_123, DiedAt: 1_700_000_001_000,
 			Reason: task.OutOfAttempts, Error: "no such street",
 		},
-		Type: task.Blocking, Terms: task.Terms{AckTimeout: time.Minute}, Params: []byte{},
+		Terms: task.Terms{AckTimeout: time.Minute}, Params: []byte{},
 	}
 	key, value, headers := EncodeDead(d, "shop")
 	if string(key) != "1024" {

@@ -288,9 +288,9 @@ type Events struct {
 	// Replied: n entries of a call about runs got a code. Op is "start",
 	// "heartbeat", "report" or "hand_back".
 	Replied func(tenant *Tenant, op string, c task.Code, n int)
-	// Reported: a result was accepted. handled is how long the handler took; 0: the
-	// listener did not say.
-	Reported func(tenant *Tenant, o task.Outcome, handled time.Duration)
+	// Reported: a result of a task of type t was accepted; t 0: the store did not say. handled is
+	// how long the handler took; 0: the listener did not say.
+	Reported func(tenant *Tenant, t task.Type, o task.Outcome, handled time.Duration)
 	// Unhandled: a run was handed back because its kind has no handler.
 	Unhandled func(tenant *Tenant, kind string)
 	// LoginRefused: credentials were refused, for a reason of one word.
@@ -363,9 +363,9 @@ func (e *Events) replied(tenant *Tenant, op string, c task.Code, n int) {
 	}
 }
 
-func (e *Events) reported(tenant *Tenant, o task.Outcome, handled time.Duration) {
+func (e *Events) reported(tenant *Tenant, t task.Type, o task.Outcome, handled time.Duration) {
 	if e.Reported != nil {
-		e.Reported(tenant, o, handled)
+		e.Reported(tenant, t, o, handled)
 	}
 }
 

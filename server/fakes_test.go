@@ -508,8 +508,8 @@ func (f *fakeDead) Dead(_ context.Context, tenant int32, id task.RunID) (*task.D
 		return nil, task.Errorf(task.ReasonDeadRunNotFound, "there is no dead run %s", id)
 	}
 	return &task.DeadLetter{
-		DeadRun: task.DeadRun{Tenant: tenant, RunID: id, Attempt: 5, Kind: "mail", ScheduledAt: fakeNow, DiedAt: fakeNow, Reason: task.OutOfAttempts, Error: "no"},
-		Type:    task.Blocking, Terms: task.Terms{Tags: []string{"a"}},
+		DeadRun: task.DeadRun{Tenant: tenant, Type: task.Blocking, RunID: id, Attempt: 5, Kind: "mail", ScheduledAt: fakeNow, DiedAt: fakeNow, Reason: task.OutOfAttempts, Error: "no"},
+		Terms:   task.Terms{Tags: []string{"a"}},
 	}, nil
 }
 

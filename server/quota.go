@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,6 +64,7 @@ type tenantUse struct {
 
 	mu                 sync.Mutex
 	calls, connections int64
+	name               string
 	rates              *task.Rates // of the tenant at its last call
 	last               time.Time   // when that was
 }
@@ -337,18 +340,43 @@ func (u *tenantUse) open(quota task.Quota) int64 {
 	return u.calls
 }
 
-// QuotaUse returns the highest share of a quota that any tenant uses at this process: of a
-// rate within the last second, of the others now.
-func (s *Server) QuotaUse(quota task.Quota) (share float64) {
+// TenantUse is what one tenant uses at this process.
+type TenantUse struct {
+	Tenant string
+	// DispatchRate is its limit of runs per second; 0: there is none.
+	DispatchRate int64
+	// Shares has the used shares of its quotas: of a rate within the last second, of the others
+	// now. Those that are 0 are left out.
+	Shares map[task.Quota]float64
+}
+
+// TenantUses returns the use of all tenants that have called this process lately and use a part
+// of a quota or have a dispatch rate.
+func (s *Server) TenantUses() (list []TenantUse) {
 	if s.quotas == nil {
-		return 0
+		return nil
 	}
 	s.quotas.mu.Lock()
-	defer s.quotas.mu.Unlock()
-	for _, u := range s.quotas.tenants {
-		share = max(share, u.share(quota, s.quotas.defaults))
+	tenants := slices.Collect(maps.Values(s.quotas.tenants))
+	s.quotas.mu.Unlock()
+	for _, u := range tenants {
+		if one := u.uses(s.quotas.defaults); len(one.Shares) > 0 || one.DispatchRate > 0 {
+			list = append(list, one)
+		}
 	}
-	return share
+	return list
+}
+
+func (u *tenantUse) uses(defaults task.Quotas) TenantUse {
+	u.mu.Lock()
+	out := TenantUse{Tenant: u.name, DispatchRate: int64(u.rates.DispatchRate), Shares: map[task.Quota]float64{}}
+	u.mu.Unlock()
+	for _, q := range task.AllQuotas {
+		if share := u.share(q, defaults); share > 0 {
+			out.Shares[q] = share
+		}
+	}
+	return out
 }
 
 func (u *tenantUse) share(quota task.Quota, defaults task.Quotas) float64 {

@@ -110,21 +110,26 @@ func (s *runService) ReportResults(ctx context.Context, r *perceptorv1.ReportRes
 	}
 	times := timelinesOf(r.Listener)
 	began := time.Now()
+	var took []time.Duration // of the handlers of the reports that the store gets
 	read := func(e *perceptorv1.RunResult) (task.Report, *task.Fault) {
 		report, fault := reportOf(e, task.Holder(r.Holder), tenant.ParamsBytes)
+		if fault == nil {
+			took = append(took, handled(e))
+		}
 		report.Capped = len(tenant.Rates.KindCaps) > 0
 		report.Timeline = times.of(e.GetTimes())
 		return report, fault
 	}
 	replies, err := eachEntry(r.Results, read, func(good []task.Report) ([]task.Reply, error) {
-		return s.store.Report(ctx, tenant.ID, tenant.ParamsBytes, good)
+		answers, err := s.store.Report(ctx, tenant.ID, tenant.ParamsBytes, good)
+		for i := range min(len(answers), len(good)) {
+			if answers[i].Code == task.Accepted {
+				s.events.reported(tenant, answers[i].Type, good[i].Outcome, took[i])
+			}
+		}
+		return answers, err
 	})
 	s.count(tenant, "report", replies)
-	for i, reply := range replies {
-		if reply.Code == perceptorv1.RunCode_RUN_CODE_ACCEPTED {
-			s.events.reported(tenant, task.Outcome(r.Results[i].Outcome), handled(r.Results[i]))
-		}
-	}
 	s.traces.reported(ctx, began, r.Results, replies)
 	return &perceptorv1.ReportResultsResponse{Replies: replies}, err
 }

@@ -210,7 +210,7 @@ func (u *tenantUse) enter(t *Tenant, limit int64) bool {
 		return false
 	}
 	u.calls++
-	u.rates, u.last = &t.Rates, time.Now()
+	u.name, u.rates, u.last = t.Name, &t.Rates, time.Now()
 	return true
 }
 

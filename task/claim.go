@@ -222,6 +222,7 @@ type Upcoming struct {
 // DeadRun is a run that was given up.
 type DeadRun struct {
 	Tenant      int32
+	Type        Type // of its task
 	RunID       RunID
 	Attempt     int32
 	Kind        string

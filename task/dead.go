@@ -8,7 +8,6 @@ import (
 // DeadLetter is a dead run that is kept, with all data for its replay.
 type DeadLetter struct {
 	DeadRun
-	Type   Type // of its task
 	Params []byte
 	// Terms are those of its task, without the schedule, which no replay needs.
 	Terms  Terms

@@ -111,7 +111,7 @@ func (m *Machine) recordDead(r *Row, reason DeadReason, message string, now Inst
 		seq = r.Seq
 	}
 	m.Dead = append(m.Dead, DeadRun{
-		Tenant: r.Tenant, RunID: RunID{Task: r.ID, Seq: seq}, Attempt: r.Attempt, Kind: r.Kind,
+		Tenant: r.Tenant, Type: r.Type, RunID: RunID{Task: r.ID, Seq: seq}, Attempt: r.Attempt, Kind: r.Kind,
 		ScheduledAt: r.ScheduledAt, DiedAt: now, Reason: reason, Error: message,
 	})
 }

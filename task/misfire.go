@@ -30,22 +30,23 @@ type Skipped struct {
 	N    int64
 }
 
-// MissedCounts count instants that passed without firing, by tenant and by the policy
+// MissedCounts count instants that passed without firing, by tenant, type and the policy
 // that was applied. The zero value counts none.
 type MissedCounts map[MissedBy]int64
 
 // MissedBy is the key of [MissedCounts].
 type MissedBy struct {
 	Tenant int32
+	Type   Type
 	Policy Misfire
 }
 
 // Add counts n instants.
-func (c *MissedCounts) Add(tenant int32, policy Misfire, n int64) {
+func (c *MissedCounts) Add(tenant int32, t Type, policy Misfire, n int64) {
 	if *c == nil {
 		*c = MissedCounts{}
 	}
-	(*c)[MissedBy{tenant, policy}] += n
+	(*c)[MissedBy{tenant, t, policy}] += n
 }
 
 // misfire returns the misfire policy that applies to the row.

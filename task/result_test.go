@@ -168,7 +168,7 @@ func TestAPermanentFailureMakesTheRunDeadAtOnce(t *testing.T) {
 		res := failed(m, 1)
 		res.Permanent = true
 		says(t, m, res, now, Accepted)
-		want := []DeadRun{{Tenant: 1, RunID: first(m, 1).RunID, Attempt: 1, Kind: "check", ScheduledAt: 1_000_000, DiedAt: now, Reason: Permanent, Error: "no"}}
+		want := []DeadRun{{Tenant: 1, Type: m.Task.Type, RunID: first(m, 1).RunID, Attempt: 1, Kind: "check", ScheduledAt: 1_000_000, DiedAt: now, Reason: Permanent, Error: "no"}}
 		if diff := cmp.Diff(want, m.Dead); diff != "" || m.Task.State != c.want {
 			t.Errorf("%s, stop_on_failure %v: state %s, dead runs %s", c.typ, c.stop, m.Task.State, diff)
 		}

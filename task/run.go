@@ -46,6 +46,8 @@ type Reply struct {
 	// Terms are set for Accepted starts and checks of a task that was edited since the
 	// version that the listener has. Otherwise they are nil.
 	Terms *RunTerms
+	// Type is that of the task, for Accepted results; 0: not known.
+	Type Type
 }
 
 // Seen is an attempt with the version of its terms that a listener has.

@@ -122,7 +122,7 @@ func (a *API) join(ctx context.Context) (err error) {
 	conf.Missed = func(counts task.MissedCounts) { a.missed.record(counts); countMissed(a.recorder, counts) }
 	conf.Died = func(dead []task.DeadRun) {
 		for _, d := range dead {
-			metrics.Died(d.Reason.String())
+			metrics.Died(a.names.known(d.Tenant), d.Type, d.Reason)
 			a.recorder.Count(d.Tenant, figures.Dead, 1)
 		}
 	}
@@ -163,8 +163,18 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	if err != nil {
 		return err
 	}
-	metrics.Quotas(a.presence.processes, a.server.QuotaUse)
+	metrics.Quotas(a.presence.processes, a.quotaUses)
 	return nil
+}
+
+// quotaUses returns what tenants use of their quotas, for metrics.
+func (a *API) quotaUses() []telemetry.QuotaUse {
+	uses := a.server.TenantUses()
+	list := make([]telemetry.QuotaUse, len(uses))
+	for i, u := range uses {
+		list[i] = telemetry.QuotaUse(u)
+	}
+	return list
 }
 
 // delivery returns where listeners find a tenant's runs.
@@ -197,13 +207,17 @@ func apiEvents(m *telemetry.API, r *figures.Recorder) server.Events {
 				r.Count(tenant.ID, figures.HandedBack, int64(n))
 			}
 		},
-		Reported: func(tenant *server.Tenant, o task.Outcome, handled time.Duration) {
+		Reported: func(tenant *server.Tenant, t task.Type, o task.Outcome, handled time.Duration) {
+			m.Reported(tenant.Name, t, o, handled)
 			r.Count(tenant.ID, resultPlaces[o], 1)
 			if handled > 0 {
 				r.HandlerTook(tenant.ID, handled)
 			}
 		},
-		Unhandled: func(tenant *server.Tenant, kind string) { r.Unhandled(tenant.ID, kind, 1) },
+		Unhandled: func(tenant *server.Tenant, kind string) {
+			m.Unhandled(tenant.Name)
+			r.Unhandled(tenant.ID, kind, 1)
+		},
 	}
 }
 

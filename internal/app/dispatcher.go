@@ -60,8 +60,7 @@ type Dispatcher struct {
 	choreMetrics *telemetry.Chores
 	recorder     *figures.Recorder
 	groups       *groups
-	// backlog is what measure has counted last.
-	backlog atomic.Pointer[map[int32]*figures.Figures]
+	states       states
 }
 
 // NewDispatcher returns a dispatcher. It opens no connection.
@@ -109,6 +108,7 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 	if err := d.newFigures(kafka); err != nil {
 		return err
 	}
+	d.registerStates()
 	store := d.o.shardsConfig()
 	store.History, store.Due, store.Missed = d.policies.of, d.Hint, d.recordMissed
 	store.Dispatcher = d.name
@@ -293,7 +293,7 @@ func (d *Dispatcher) assigned() error {
 // period and returns nil.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
-	others := []Part{d.dispatch.Run, d.chores.Run, d.policies.run, d.names.run, d.missed.run, d.watchOutbox, d.recorder.Run, d.groups.run}
+	others := []Part{d.dispatch.Run, d.chores.Run, d.policies.run, d.names.run, d.missed.run, d.watchOutbox, d.recorder.Run, d.groups.run, d.countStored}
 	if !d.o.Local { // taskd dev has one replica of each topic on purpose
 		others = append(others, d.checkTopics)
 	}

@@ -30,7 +30,7 @@ func (d *Dispatcher) events() dispatch.Events {
 			m.Claimed(form.String(), c.Rows, took)
 			d.work.claimed(c.Rows, took)
 			for _, dead := range c.Dead {
-				m.Died(d.names.known(dead.Tenant))
+				m.Died(d.names.known(dead.Tenant), dead.Type, dead.Reason)
 				d.recorder.Count(dead.Tenant, figures.Dead, 1)
 			}
 		},
@@ -64,7 +64,7 @@ func (d *Dispatcher) events() dispatch.Events {
 		Published: func(p *task.Publication, late time.Duration) {
 			d.fired.Add(1)
 			d.recorder.Published(p.Tenant, p.Type, p.Attempt == 1, late)
-			m.Published(d.names.known(p.Tenant), p.Type.String(), p.Attempt == 1, late)
+			m.Published(d.names.known(p.Tenant), p.Type, p.Attempt == 1, late)
 		},
 		PublishedBackground: func(p *task.Publication, late time.Duration) {
 			m.PublishedBackground(d.names.known(p.Tenant), p.Type.String(), p.Attempt == 1, late)
@@ -92,7 +92,7 @@ func (d *Dispatcher) events() dispatch.Events {
 		BreakerClosed: func(tenant int32) { log.Info("topic recovered", "tenant", d.names.label(tenant)) },
 		GaveUp: func(_ int, pubs []task.Publication, err error) {
 			for i := range pubs {
-				m.Died(d.names.known(pubs[i].Tenant))
+				m.Died(d.names.known(pubs[i].Tenant), pubs[i].Type, task.Unpublishable)
 				d.recorder.Count(pubs[i].Tenant, figures.Dead, 1)
 				log.Error("run is unpublishable and becomes dead", "tenant", d.names.label(pubs[i].Tenant), "run_id", pubs[i].RunID(), "err", err)
 			}

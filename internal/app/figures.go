@@ -15,6 +15,7 @@ import (
 	"github.com/perceptor/perceptor/figures"
 	"github.com/perceptor/perceptor/store"
 	figurestore "github.com/perceptor/perceptor/store/figures"
+	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -89,6 +90,7 @@ func (d *Dispatcher) measure(ctx context.Context, set func(tenant int32, p figur
 
 func (d *Dispatcher) measureBacklog(ctx context.Context, owned []int, set func(tenant int32, p figures.Place, n int64)) {
 	var mu sync.Mutex
+	var due []shards.Backlog
 	sum := map[int32]*figures.Figures{}
 	var asking sync.WaitGroup
 	for _, db := range owned {
@@ -99,6 +101,7 @@ func (d *Dispatcher) measureBacklog(ctx context.Context, owned []int, set func(t
 			}
 			mu.Lock()
 			defer mu.Unlock()
+			due = append(due, list...)
 			for _, b := range list {
 				one := &figures.Figures{}
 				one.Set(figures.Due, b.Tasks)
@@ -114,7 +117,7 @@ func (d *Dispatcher) measureBacklog(ctx context.Context, owned []int, set func(t
 		})
 	}
 	asking.Wait()
-	d.backlog.Store(&sum)
+	d.states.due.Store(&due)
 	for tenant, f := range sum {
 		for _, p := range []figures.Place{figures.Due, figures.DueMore, figures.DueSince} {
 			set(tenant, p, f.Of(p))

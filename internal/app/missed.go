@@ -18,7 +18,7 @@ type missedMeter struct {
 	// known makes no call; find does.
 	known func(tenant int32) (name string, ok bool)
 	find  func(ctx context.Context, tenant int32) (delivery.Tenant, error)
-	count func(tenant, policy string, n int64)
+	count func(tenant string, t task.Type, policy task.Misfire, n int64)
 	queue chan missedOf
 }
 
@@ -28,7 +28,7 @@ type missedOf struct {
 	n  int64
 }
 
-func newMissedMeter(n *names, count func(tenant, policy string, n int64)) *missedMeter {
+func newMissedMeter(n *names, count func(tenant string, t task.Type, policy task.Misfire, n int64)) *missedMeter {
 	return &missedMeter{known: n.name, find: n.Tenant, count: count, queue: make(chan missedOf, missedQueue)}
 }
 
@@ -37,13 +37,13 @@ func newMissedMeter(n *names, count func(tenant, policy string, n int64)) *misse
 func (m *missedMeter) record(counts task.MissedCounts) {
 	for by, n := range counts {
 		if name, ok := m.known(by.Tenant); ok {
-			m.count(name, by.Policy.String(), n)
+			m.count(name, by.Type, by.Policy, n)
 			continue
 		}
 		select {
 		case m.queue <- missedOf{by, n}:
 		default:
-			m.count(strconv.Itoa(int(by.Tenant)), by.Policy.String(), n)
+			m.count(strconv.Itoa(int(by.Tenant)), by.Type, by.Policy, n)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func (m *missedMeter) run(ctx context.Context) error {
 }
 
 func (m *missedMeter) add(ctx context.Context, missed missedOf) {
-	m.count(m.name(ctx, missed.by.Tenant), missed.by.Policy.String(), missed.n)
+	m.count(m.name(ctx, missed.by.Tenant), missed.by.Type, missed.by.Policy, missed.n)
 }
 
 // name returns the tenant's name, or its number if the name cannot be read.

@@ -21,7 +21,7 @@ func TestMissedInstantsAreCountedUnderTheNamesOfTenantsAsFarAsTheyAreKnown(t *te
 			}
 			return delivery.Tenant{Name: fmt.Sprint("tenant-", tenant)}, nil
 		},
-		count: func(tenant, policy string, n int64) { got[tenant+" "+policy] += n },
+		count: func(tenant string, _ task.Type, policy task.Misfire, n int64) { got[tenant+" "+policy.String()] += n },
 		queue: make(chan missedOf, 2),
 	}
 	m.record(task.MissedCounts{{Tenant: 1, Policy: task.FireOnce}: 5})

@@ -13,6 +13,8 @@ import (
 type API struct {
 	added, refused, overQuota *prometheus.CounterVec
 	replies, dead, missed     *prometheus.CounterVec
+	results, unhandled        *prometheus.CounterVec
+	handled                   *prometheus.HistogramVec
 	logins, limited           *prometheus.CounterVec
 	calls                     *prometheus.HistogramVec
 	callsOver, alone          *prometheus.CounterVec
@@ -28,23 +30,26 @@ func NewAPI(r prometheus.Registerer) *API {
 		overQuota: counters("tasks_over_quota_total", "Tasks, replays and triggers refused because they exceed a quota of their tenant.", "tenant", "quota"),
 		replies:   counters("run_replies_total", "Answers to calls of listeners about runs; op is start, heartbeat, report or hand_back.", "tenant", "op", "code"),
 		limited:   counters("calls_limited_total", "Calls and connections refused because their tenant or their address has used up its share; limit is the reason of the answer, or CONNECTIONS.", "limit"),
-		dead:      counters("runs_dead_reported_total", "Runs that became dead by a reported result.", "reason"),
+		dead:      counters("runs_dead_reported_total", "Runs that became dead by a reported result.", "tenant", "type", "reason"),
+		results:   counters("results_total", "Results that were accepted, by outcome: SUCCESS, FAIL or SNOOZE.", "tenant", "type", "outcome"),
+		handled:   histograms("handler_seconds", "Time from the begin to the end of a handler, as its listener has reported it with the result.", hourBuckets, "tenant", "type"),
+		unhandled: counters("runs_unhandled_total", "Runs that a listener has handed back because it has no handler for their kind.", "tenant"),
 		callsOver: counters("calls_over_quota_total", "Calls refused because they exceed a quota of their tenant, besides add_rate and max_backlog.", "tenant", "quota"),
 		alone:     counters("quota_buckets_unanswered_total", "Times that a rate of a tenant could not be read, so that this process admitted its share of it.", "quota"),
 		logins:    counters("logins_refused_total", "Credentials that were refused, by reason; docs/security.md explains the reasons.", "reason"),
 		registry:  r,
 		calls:     histograms("call_duration_seconds", "Duration of API calls.", latencyBuckets, "method", "code"),
 	}
-	r.MustRegister(m.added, m.refused, m.overQuota, m.limited, m.replies, m.dead, m.logins, m.calls, m.callsOver, m.alone)
+	r.MustRegister(m.results, m.handled, m.unhandled, m.added, m.refused, m.overQuota, m.limited, m.replies, m.dead, m.logins, m.calls, m.callsOver, m.alone)
 	m.missed = missed(r)
-	m.tenants = tenantsOf(r, m.added, m.refused, m.overQuota, m.replies, m.callsOver, m.missed)
+	m.tenants = tenantsOf(r, m.results, m.handled, m.unhandled, m.dead, m.added, m.refused, m.overQuota, m.replies, m.callsOver, m.missed)
 	return m
 }
 
 // missed returns the counter of missed instants. An API and a dispatcher in one
 // process share it.
 func missed(r prometheus.Registerer) *prometheus.CounterVec {
-	return shared(r, counters("instants_missed_total", "Scheduled instants that passed without firing; policy is FIRE_ONCE, FIRE_ALL or SKIP.", "tenant", "policy"))
+	return shared(r, counters("instants_missed_total", "Scheduled instants that passed without firing; policy is FIRE_ONCE, FIRE_ALL or SKIP.", "tenant", "type", "policy"))
 }
 
 // shared registers a counter, or returns the one that was registered before.
@@ -59,9 +64,43 @@ func shared(r prometheus.Registerer, c *prometheus.CounterVec) *prometheus.Count
 }
 
 // Missed counts n instants that passed without firing while tasks were paused.
-func (m *API) Missed(tenant, policy string, n int64) {
-	m.missed.WithLabelValues(m.tenants.label(tenant, int(n)), policy).Add(float64(n))
+func (m *API) Missed(tenant string, t task.Type, policy task.Misfire, n int64) {
+	m.missed.WithLabelValues(m.tenants.label(tenant, int(n)), t.String(), policy.String()).Add(float64(n))
 }
+
+// handlerSeries count the results of one tenant and type.
+type handlerSeries struct {
+	succeeded prometheus.Counter
+	took      prometheus.Observer
+}
+
+// handlersOf returns the series of a tenant and type.
+func (m *API) handlersOf(of *namedTenant, t task.Type) *handlerSeries {
+	at := &of.handlers[typeIndex(t)]
+	if s := at.Load(); s != nil {
+		return s
+	}
+	s := &handlerSeries{m.results.WithLabelValues(of.label, t.String(), task.Success.String()), m.handled.WithLabelValues(of.label, t.String())}
+	at.Store(s)
+	return s
+}
+
+// Reported counts an accepted result. took is how long the handler took; 0: that is not known.
+func (m *API) Reported(tenant string, t task.Type, o task.Outcome, took time.Duration) {
+	of := m.tenants.of(tenant, 1)
+	s := m.handlersOf(of, t)
+	if o == task.Success {
+		s.succeeded.Inc()
+	} else {
+		m.results.WithLabelValues(of.label, t.String(), o.String()).Inc()
+	}
+	if took > 0 {
+		s.took.Observe(took.Seconds())
+	}
+}
+
+// Unhandled counts a run whose kind has no handler.
+func (m *API) Unhandled(tenant string) { m.unhandled.WithLabelValues(m.tenants.label(tenant, 1)).Inc() }
 
 // Added counts n stored tasks.
 func (m *API) Added(tenant, taskType string, n int) {
@@ -85,32 +124,6 @@ func (m *API) OverQuota(tenant string, q task.Quota, n int) {
 // QuotaAlone counts a rate that could not be read.
 func (m *API) QuotaAlone(q task.Quota) { m.alone.WithLabelValues(q.String()).Inc() }
 
-// Quotas registers the number of processes that share the rates of tenants, and the highest
-// share of each quota that a tenant uses.
-func (m *API) Quotas(processes func() int, use func(task.Quota) float64) {
-	m.registry.MustRegister(gaugeFunc("taskd_processes", "Processes of taskd that this one knows, including itself.", func() float64 { return float64(processes()) }))
-	m.registry.MustRegister(&quotaUse{
-		desc: prometheus.NewDesc(prefix+"quota_use_ratio", "Highest share of a quota that any tenant uses at this process; of a rate within the last second.", []string{"quota"}, nil),
-		use:  use,
-	})
-}
-
-// quotaUse collects the use of quotas.
-type quotaUse struct {
-	desc *prometheus.Desc
-	use  func(task.Quota) float64
-}
-
-// Describe implements [prometheus.Collector].
-func (u *quotaUse) Describe(ch chan<- *prometheus.Desc) { ch <- u.desc }
-
-// Collect implements [prometheus.Collector].
-func (u *quotaUse) Collect(ch chan<- prometheus.Metric) {
-	for _, q := range task.AllQuotas {
-		ch <- prometheus.MustNewConstMetric(u.desc, prometheus.GaugeValue, u.use(q), q.String())
-	}
-}
-
 // Limited counts a call or a connection that a limit has refused.
 func (m *API) Limited(limit string) { m.limited.WithLabelValues(limit).Inc() }
 
@@ -120,7 +133,9 @@ func (m *API) Replied(tenant, op, code string, n int) {
 }
 
 // Died counts a run that became dead by a reported result.
-func (m *API) Died(reason string) { m.dead.WithLabelValues(reason).Inc() }
+func (m *API) Died(tenant string, t task.Type, reason task.DeadReason) {
+	m.dead.WithLabelValues(m.tenants.label(tenant, 1), t.String(), reason.String()).Inc()
+}
 
 // LoginRefused counts credentials that were refused.
 func (m *API) LoginRefused(why string) { m.logins.WithLabelValues(why).Inc() }

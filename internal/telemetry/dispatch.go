@@ -48,16 +48,16 @@ type Dispatch struct {
 func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 	m := &Dispatch{
 		published: counters("runs_published_total", "Deliveries that Kafka has acknowledged; attempt is first or later.", "tenant", "type", "attempt"),
-		lateness:  histograms("lateness_seconds", "Time from the scheduled instant of a run to Kafka's acknowledgement of its first delivery.", latencyBuckets, "type"),
+		lateness:  histograms("lateness_seconds", "Time from the scheduled instant of a run to Kafka's acknowledgement of its first delivery.", hourBuckets, "tenant", "type"),
 		backgroundLateness: histograms("background_lateness_seconds",
-			"The part of perceptor_lateness_seconds that belongs to background tenants: backlogged ones, and those with a dispatch rate or a concurrency cap.", latencyBuckets, "tenant", "type"),
+			"The part of perceptor_lateness_seconds that belongs to background tenants: backlogged ones, and those with a dispatch rate or a concurrency cap.", hourBuckets, "tenant", "type"),
 		tokens:          counters("dispatch_tokens_total", "Tokens of dispatch rates that claims have used, one for each run.", "tenant"),
 		claims:          histograms("claim_duration_seconds", "Duration of claiming transactions; form is range or capped.", latencyBuckets, "form"),
 		rows:            histograms("claim_rows", "Rows claimed by one transaction.", prometheus.ExponentialBuckets(1, 4, 8), "form"),
 		storeFailures:   counters("store_failures_total", "Steps in the database that failed and are tried again.", "step"),
 		publishFailures: counters("publish_failures_total", "Records that Kafka did not acknowledge and that are sent again.", "tenant"),
 		dropped:         counters("records_dropped_total", "Records that were not published because their tenant was deleted.", "tenant"),
-		dead:            counters("runs_dead_total", "Runs that became dead when they were claimed or published.", "tenant"),
+		dead:            counters("runs_dead_total", "Runs that became dead when they were claimed or published.", "tenant", "type", "reason"),
 		shards:          counters("shard_changes_total", "Shards acquired, released or lost.", "change"),
 		outboxRows:      gauges("outbox_rows", "Rows of the outbox.", "database"),
 		outboxAge:       gauges("outbox_oldest_seconds", "Age of the oldest row of the outbox.", "database"),
@@ -69,7 +69,7 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 	r.MustRegister(m.published, m.lateness, m.backgroundLateness, m.tokens, m.claims, m.rows, m.storeFailures, m.publishFailures, m.dead, m.shards,
 		m.outboxRows, m.outboxAge, m.outboxUnreadable, m.rowsQuarantined, m.republished, m.dropped)
 	m.missed = missed(r)
-	m.tenants = tenantsOf(r, m.published, m.backgroundLateness, m.tokens, m.publishFailures, m.dropped, m.dead, m.missed)
+	m.tenants = tenantsOf(r, m.published, m.lateness, m.backgroundLateness, m.tokens, m.publishFailures, m.dropped, m.dead, m.missed)
 	gauge := func(name, help string, value func(Figures) int) {
 		r.MustRegister(gaugeFunc(name, help, func() float64 { return float64(value(figures())) }))
 	}
@@ -97,15 +97,34 @@ func bit(b bool) int {
 	return 0
 }
 
+// fireSeries count the first deliveries of one tenant and type.
+type fireSeries struct {
+	first    prometheus.Counter
+	lateness prometheus.Observer
+}
+
+// firesOf returns the series of a tenant and type.
+func (m *Dispatch) firesOf(of *namedTenant, t task.Type) *fireSeries {
+	at := &of.fires[typeIndex(t)]
+	if s := at.Load(); s != nil {
+		return s
+	}
+	s := &fireSeries{m.published.WithLabelValues(of.label, t.String(), "first"), m.lateness.WithLabelValues(of.label, t.String())}
+	at.Store(s)
+	return s
+}
+
 // Published counts an acknowledged delivery. Its lateness counts only for the first
 // attempt: later ones are late on purpose.
-func (m *Dispatch) Published(tenant, taskType string, first bool, late time.Duration) {
-	attempt := "later"
-	if first {
-		attempt = "first"
-		m.lateness.WithLabelValues(taskType).Observe(late.Seconds())
+func (m *Dispatch) Published(tenant string, t task.Type, first bool, late time.Duration) {
+	of := m.tenants.of(tenant, 1)
+	if !first {
+		m.published.WithLabelValues(of.label, t.String(), "later").Inc()
+		return
 	}
-	m.published.WithLabelValues(m.tenants.label(tenant, 1), taskType, attempt).Inc()
+	s := m.firesOf(of, t)
+	s.first.Inc()
+	s.lateness.Observe(late.Seconds())
 }
 
 // PublishedBackground adds a delivery that Published has counted, of a background
@@ -146,12 +165,14 @@ func (m *Dispatch) Dropped(tenant string, n int) {
 }
 
 // Missed counts n instants that claims, and resumes of bulk operations, have let pass.
-func (m *Dispatch) Missed(tenant, policy string, n int64) {
-	m.missed.WithLabelValues(m.tenants.label(tenant, int(n)), policy).Add(float64(n))
+func (m *Dispatch) Missed(tenant string, t task.Type, policy task.Misfire, n int64) {
+	m.missed.WithLabelValues(m.tenants.label(tenant, int(n)), t.String(), policy.String()).Add(float64(n))
 }
 
 // Died counts a run that became dead.
-func (m *Dispatch) Died(tenant string) { m.dead.WithLabelValues(m.tenants.label(tenant, 1)).Inc() }
+func (m *Dispatch) Died(tenant string, t task.Type, reason task.DeadReason) {
+	m.dead.WithLabelValues(m.tenants.label(tenant, 1), t.String(), reason.String()).Inc()
+}
 
 // ShardsChanged counts n shards that were "acquired", "released" or "lost".
 func (m *Dispatch) ShardsChanged(change string, n int) {

@@ -22,6 +22,9 @@ const prefix = "perceptor_"
 // latencyBuckets lie close where the targets are: 50 ms and 250 ms.
 var latencyBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .15, .2, .25, .35, .5, 1, 2.5, 5, 10, 30, 60, 300}
 
+// hourBuckets are for the durations of single tenants, which have many series: few, to an hour.
+var hourBuckets = []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 1800, 3600}
+
 func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 }

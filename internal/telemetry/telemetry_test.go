@@ -34,14 +34,17 @@ func serveWith(t *testing.T, checks []Check, options OpsOptions) (*Ops, func(pat
 	}
 	registry := NewRegistry()
 	m := NewDispatch(registry, func() Figures { return Figures{Shards: 512, Stopped: true} })
-	m.Published("acme", "ONE_SHOT", true, 40*time.Millisecond)
-	m.Published("acme", "ONE_SHOT", false, time.Hour)
+	m.Published("acme", task.OneShot, true, 40*time.Millisecond)
+	m.Published("acme", task.OneShot, false, time.Hour)
 	m.Outbox(3, task.OutboxStats{Rows: 2, Oldest: 1000, Now: 2000})
-	m.Missed("acme", "SKIP", 5)
+	m.Missed("acme", task.Blocking, task.Skip, 5)
 	api := NewAPI(registry) // of the same process
 	api.Added("acme", "BLOCKING", 3)
-	api.Missed("acme", "SKIP", 2)
-	api.Missed("acme", "FIRE_ONCE", 1)
+	api.Reported("acme", task.Blocking, task.Success, time.Second)
+	api.Reported("acme", task.Blocking, task.Fail, 0)
+	api.Unhandled("acme")
+	api.Missed("acme", task.Blocking, task.Skip, 2)
+	api.Missed("acme", task.Blocking, task.FireOnce, 1)
 	ops := NewOps(listener, registry, checks, options, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -119,9 +122,11 @@ func TestMetricsAreServed(t *testing.T) {
 	for _, want := range []string{
 		`perceptor_runs_published_total{attempt="first",tenant="acme",type="ONE_SHOT"} 1`,
 		`perceptor_runs_published_total{attempt="later",tenant="acme",type="ONE_SHOT"} 1`,
-		`perceptor_lateness_seconds_count{type="ONE_SHOT"} 1`,
-		`perceptor_lateness_seconds_bucket{type="ONE_SHOT",le="0.05"} 1`,
-		`perceptor_instants_missed_total{policy="SKIP",tenant="acme"} 7`, `perceptor_instants_missed_total{policy="FIRE_ONCE",tenant="acme"} 1`,
+		`perceptor_lateness_seconds_count{tenant="acme",type="ONE_SHOT"} 1`,
+		`perceptor_lateness_seconds_bucket{tenant="acme",type="ONE_SHOT",le="0.05"} 1`,
+		`perceptor_instants_missed_total{policy="SKIP",tenant="acme",type="BLOCKING"} 7`, `perceptor_instants_missed_total{policy="FIRE_ONCE",tenant="acme",type="BLOCKING"} 1`,
+		`perceptor_results_total{outcome="SUCCESS",tenant="acme",type="BLOCKING"} 1`, `perceptor_results_total{outcome="FAIL",tenant="acme",type="BLOCKING"} 1`,
+		`perceptor_handler_seconds_count{tenant="acme",type="BLOCKING"} 1`, `perceptor_runs_unhandled_total{tenant="acme"} 1`,
 		`perceptor_tasks_added_total{tenant="acme",type="BLOCKING"} 3`,
 		`perceptor_owned_shards 512`, `perceptor_claims_stopped 1`, `perceptor_outbox_rows{database="3"} 2`, "go_goroutines",
 	} {

@@ -3,12 +3,15 @@ package telemetry
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/perceptor/perceptor/task"
 )
 
 const (
@@ -22,6 +25,9 @@ const (
 	window = 10 * time.Minute
 	// maxWaiting bounds the tenants without a name whose activity is counted.
 	maxWaiting = 10_000
+	// sample is the part of single events of tenants without a name that are looked at: they are
+	// counted under a lock.
+	sample = 16
 )
 
 // Tenants gives tenants the values of the label tenant, so that the number of series is bounded
@@ -37,17 +43,37 @@ type Tenants struct {
 	now   func() time.Time
 	gauge prometheus.Gauge
 
-	mu       sync.RWMutex
-	named    map[string]*namedTenant
+	// named is replaced when it changes, so that every run finds its series without a lock.
+	named   atomic.Pointer[map[string]*namedTenant]
+	others  *namedTenant
+	singles atomic.Int64 // events of tenants without a name
+
+	mu       sync.Mutex // for all below, and for changes of named
 	waiting  map[string]int64
 	retired  []string
 	reviewed time.Time
 	series   []deleter
 }
 
+// namedTenant is a value of the label tenant, with those of its series that every run needs.
 type namedTenant struct {
+	label string
 	since time.Time
 	busy  atomic.Int64 // within the window
+
+	fires    [types]atomic.Pointer[fireSeries]
+	handlers [types]atomic.Pointer[handlerSeries]
+}
+
+// types is the number of types of tasks, and one for those that are not known.
+const types = 4
+
+// typeIndex returns the place of a type in arrays.
+func typeIndex(t task.Type) int {
+	if t < 0 || t >= types {
+		return 0
+	}
+	return int(t)
 }
 
 // deleter is a vector of metrics with the label tenant.
@@ -76,10 +102,12 @@ func (t *Tenants) watch(series ...deleter) {
 }
 
 func newTenants(now func() time.Time) *Tenants {
-	return &Tenants{
-		now: now, named: map[string]*namedTenant{}, waiting: map[string]int64{}, reviewed: now(),
+	t := &Tenants{
+		now: now, others: &namedTenant{label: otherName}, waiting: map[string]int64{}, reviewed: now(),
 		gauge: prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "tenants_named", Help: "Tenants that have their name in the label tenant of this process; all others share (other)."}),
 	}
+	t.named.Store(&map[string]*namedTenant{})
+	return t
 }
 
 // Describe implements [prometheus.Collector].
@@ -89,42 +117,61 @@ func (t *Tenants) Describe(ch chan<- *prometheus.Desc) { t.gauge.Describe(ch) }
 func (t *Tenants) Collect(ch chan<- prometheus.Metric) {
 	t.mu.Lock()
 	t.review()
-	t.gauge.Set(float64(len(t.named)))
+	t.gauge.Set(float64(len(*t.named.Load())))
 	t.mu.Unlock()
 	t.gauge.Collect(ch)
 }
 
 // label returns the value of the label for a tenant that has done something n times. The name ""
 // stands for a tenant whose name is not known yet.
-func (t *Tenants) label(name string, n int) string {
+func (t *Tenants) label(name string, n int) string { return t.of(name, n).label }
+
+// of is like label and returns the series of the label, too.
+func (t *Tenants) of(name string, n int) *namedTenant {
 	if name == "" {
-		return otherName
+		return t.others
 	}
-	t.mu.RLock()
-	known := t.named[name]
-	t.mu.RUnlock()
-	if known != nil {
+	named := *t.named.Load()
+	if known := named[name]; known != nil {
 		known.busy.Add(int64(n))
-		return name
+		return known
 	}
+	if n == 1 && len(named) >= maxNames {
+		if t.singles.Add(1)%sample != 0 {
+			return t.others
+		}
+		n = sample
+	}
+	return t.unnamed(name, n)
+}
+
+// unnamed gives a tenant a name if there is one left, and counts its activity otherwise.
+func (t *Tenants) unnamed(name string, n int) *namedTenant {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.named[name] != nil || len(t.named) < maxNames {
-		t.name(name)
-		return name
+	named := *t.named.Load()
+	if known := named[name]; known != nil {
+		return known
+	}
+	if len(named) < maxNames {
+		named = maps.Clone(named)
+		t.name(named, name)
+		t.named.Store(&named)
+		return named[name]
 	}
 	if _, counted := t.waiting[name]; counted || len(t.waiting) < maxWaiting {
 		t.waiting[name] += int64(n)
 	}
-	return otherName
+	return t.others
 }
 
-func (t *Tenants) name(name string) {
-	if t.named[name] == nil {
-		t.named[name] = &namedTenant{since: t.now()}
-	}
+func (t *Tenants) name(named map[string]*namedTenant, name string) {
+	named[name] = &namedTenant{label: name, since: t.now()}
 	t.retired = slices.DeleteFunc(t.retired, func(r string) bool { return r == name })
 }
+
+// Names returns the tenants that have names.
+func (t *Tenants) Names() []string { return slices.Collect(maps.Keys(*t.named.Load())) }
 
 // review gives names to the busiest tenants, once a window. The caller holds mu.
 func (t *Tenants) review() {
@@ -139,8 +186,9 @@ func (t *Tenants) review() {
 		}
 	}
 	t.retired = nil
+	named := maps.Clone(*t.named.Load())
 	var idle, busy []string
-	for name, n := range t.named {
+	for name, n := range named {
 		if now.Sub(n.since) >= namedFor {
 			idle = append(idle, name)
 		}
@@ -148,18 +196,19 @@ func (t *Tenants) review() {
 	for name := range t.waiting {
 		busy = append(busy, name)
 	}
-	slices.SortFunc(idle, func(a, b string) int { return cmp.Compare(t.named[a].busy.Load(), t.named[b].busy.Load()) })
+	slices.SortFunc(idle, func(a, b string) int { return cmp.Compare(named[a].busy.Load(), named[b].busy.Load()) })
 	slices.SortFunc(busy, func(a, b string) int { return cmp.Compare(t.waiting[b], t.waiting[a]) })
 	for i := range min(len(idle), len(busy)) {
-		if t.waiting[busy[i]] <= 2*t.named[idle[i]].busy.Load() {
+		if t.waiting[busy[i]] <= 2*named[idle[i]].busy.Load() {
 			break
 		}
-		delete(t.named, idle[i])
+		delete(named, idle[i])
 		t.retired = append(t.retired, idle[i])
-		t.name(busy[i])
+		t.name(named, busy[i])
 	}
-	for _, n := range t.named {
+	for _, n := range named {
 		n.busy.Store(0)
 	}
+	t.named.Store(&named)
 	clear(t.waiting)
 }

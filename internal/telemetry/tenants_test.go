@@ -47,7 +47,7 @@ func TestTheBusiestTenantsHaveNames(t *testing.T) {
 		count("busy", 100)
 		review()
 	}
-	if names.named["busy"] != nil || names.named["t0"] == nil {
+	if (*names.named.Load())["busy"] != nil || (*names.named.Load())["t0"] == nil {
 		t.Error("a tenant lost its name within the hour")
 	}
 	for i := range maxNames - 1 {
@@ -55,7 +55,7 @@ func TestTheBusiestTenantsHaveNames(t *testing.T) {
 	}
 	count("busy", 100)
 	review()
-	if names.named["busy"] == nil || names.named["t99"] != nil || len(names.named) != maxNames {
+	if named := *names.named.Load(); named["busy"] == nil || named["t99"] != nil || len(named) != maxNames {
 		t.Errorf("after an hour the busier tenant has no name")
 	}
 	count("busy", 7)

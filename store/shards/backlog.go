@@ -9,6 +9,7 @@ import (
 
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
 )
 
 const (
@@ -18,9 +19,10 @@ const (
 	maxDue = 10_000
 )
 
-// Backlog is what one tenant has due and not claimed in one database.
+// Backlog is what one tenant has due and not claimed of one type in one database.
 type Backlog struct {
 	Tenant int32
+	Type   task.Type
 	Tasks  int64
 	// Oldest is how long the oldest row has been due.
 	Oldest time.Duration
@@ -33,7 +35,7 @@ func (s *Store) Backlogs(ctx context.Context, d int) (list []Backlog, more bool,
 	if err == nil {
 		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b Backlog, err error) {
 			var ms int64
-			err = row.Scan(&b.Tenant, &b.Tasks, &ms)
+			err = row.Scan(&b.Tenant, &b.Type, &b.Tasks, &ms)
 			b.Oldest = kernel.Millis(ms)
 			return b, err
 		})

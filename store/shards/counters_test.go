@@ -31,6 +31,24 @@ func (b *bundle) counts() task.Counts {
 	return sum
 }
 
+// sums returns the states of the tasks of one tenant, or with 0 those of all but named.
+func (b *bundle) sums(tenant int32, named ...int32) (sum task.Counts) {
+	b.t.Helper()
+	if tenant != 0 {
+		named = []int32{tenant}
+	}
+	list, err := b.Sums(context.Background(), b.d, named)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, c := range list {
+		if c.Tenant == tenant {
+			sum = sum.Plus(c.Counts)
+		}
+	}
+	return sum
+}
+
 // recounted fails if the counters differ from the stored rows.
 func (b *bundle) recounted() {
 	b.t.Helper()
@@ -63,6 +81,12 @@ func TestCountersSayHowManyTasksThereAreWithoutAndWithAFold(t *testing.T) {
 	for _, folded := range []bool{false, true} {
 		if diff := cmp.Diff(want, b.counts()); diff != "" {
 			t.Fatalf("folded %v: %s", folded, diff)
+		}
+		if diff := cmp.Diff(task.Counts{Scheduled: 1, Completed: 1, Cancelled: 1}, b.sums(b.tenant)); diff != "" {
+			t.Fatalf("sums of the tenant, folded %v: %s", folded, diff)
+		}
+		if diff := cmp.Diff(b.sums(0), b.sums(0, b.tenant).Plus(b.sums(b.tenant))); diff != "" {
+			t.Fatalf("all others are not the rest, folded %v: %s", folded, diff)
 		}
 		b.recounted()
 		b.folded()

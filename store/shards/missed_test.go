@@ -22,7 +22,7 @@ func (m *missedSum) collect(c *Config) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for by, n := range counts {
-			m.sum.Add(by.Tenant, by.Policy, n)
+			m.sum.Add(by.Tenant, by.Type, by.Policy, n)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestMissedInstantsAreToldByPolicy(t *testing.T) {
 			tc.step(b, id)
 			want := task.MissedCounts{}
 			if tc.want > 0 {
-				want.Add(b.tenant, tc.policy, tc.want)
+				want.Add(b.tenant, tc.typ, tc.policy, tc.want)
 			}
 			if got := m.take(); !maps.Equal(got, want) {
 				t.Errorf("told %v, want %v", got, want)
@@ -138,7 +138,7 @@ func TestMissesOfAClaimThatIsRolledBackAreToldOnce(t *testing.T) {
 	}
 	fail = false
 	b.claim(task.RangeForm)
-	if got, want := m.take(), (task.MissedCounts{{Tenant: b.tenant, Policy: task.FireOnce}: 3}); !maps.Equal(got, want) {
+	if got, want := m.take(), (task.MissedCounts{{Tenant: b.tenant, Type: task.NonBlocking, Policy: task.FireOnce}: 3}); !maps.Equal(got, want) {
 		t.Errorf("told %v, want %v", got, want)
 	}
 }

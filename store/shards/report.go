@@ -33,7 +33,9 @@ func (r *reported) entry() entry {
 		event, detail = task.EventSnoozed, r.After.String()
 	}
 	return entry{tenant: r.tenant, attempt: r.Attempt, event: event, detail: detail, timeline: r.Timeline, apply: func(k *task.Machine, now task.Instant) task.Reply {
-		return k.Report(r.Report, now, jitter(), mergeParams(r.paramsBytes))
+		reply := k.Report(r.Report, now, jitter(), mergeParams(r.paramsBytes))
+		reply.Type = k.Task.Type
+		return reply
 	}}
 }
 
@@ -199,8 +201,9 @@ func (r *reporting) queue(b *pgx.Batch, statement *statement.Statement, list []i
 	statement.Queue(b, reportArgs(r.in, list)...).Query(func(rows pgx.Rows) error {
 		var n int64
 		var at *int64
-		_, err := pgx.ForEachRow(rows, []any{&n, &at, &r.now}, func() error {
-			r.replies[list[n-1]] = task.Reply{Code: task.Accepted}
+		var of task.Type
+		_, err := pgx.ForEachRow(rows, []any{&n, &at, &of, &r.now}, func() error {
+			r.replies[list[n-1]] = task.Reply{Code: task.Accepted, Type: of}
 			r.due = min(r.due, kernel.InstantOr(at, task.Never))
 			return nil
 		})

@@ -276,7 +276,7 @@ func TestWhatFiresAndWhatIsMissedIsWhatANaiveModelSays(t *testing.T) {
 		if policy == task.FireAll && n.typ != task.NonBlocking {
 			policy = task.FireOnce
 		}
-		if got := told.take(); got[task.MissedBy{Tenant: b.tenant, Policy: policy}] != n.missed || (n.missed == 0) != (len(got) == 0) {
+		if got := told.take(); got[task.MissedBy{Tenant: b.tenant, Type: n.typ, Policy: policy}] != n.missed || (n.missed == 0) != (len(got) == 0) {
 			rt.Fatalf("told that %v were missed, the model: %d by %s", got, n.missed, policy)
 		}
 	})

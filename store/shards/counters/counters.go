@@ -85,6 +85,18 @@ func (c *Counters) Counts(ctx context.Context, tenant int32) ([]task.TypeCounts,
 	return sum, nil
 }
 
+// Sums returns the numbers of tasks in each state, and of dead runs, in database d by type: of
+// some tenants, and as tenant 0 of all others together. It reads all counters of the database.
+func (c *Counters) Sums(ctx context.Context, d int, tenants []int32) ([]task.TypeCounts, error) {
+	rows, err := sql.CounterSums.Query(ctx, c.db.Pool(d), tenants)
+	if err != nil {
+		return nil, fmt.Errorf("sum the counters of database %d: %w", d, err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s task.TypeCounts, err error) {
+		return s, row.Scan(&s.Tenant, &s.Type, &s.Scheduled, &s.Running, &s.Completed, &s.Cancelled, &s.Failed, &s.Dead)
+	})
+}
+
 // addCounts merges b into a. Both are ordered, and so is the result.
 func addCounts(a, b []task.TypeCounts) []task.TypeCounts {
 	for _, c := range b {

@@ -188,12 +188,12 @@ SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::int8 FROM pg_class c
  WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r';
 
 -- name: DueByTenant(late_ms int8, max_rows int8)
--- Counts, by tenant, the rows that have been due for more than @late_ms. It reads at most
--- @max_rows rows, those that have been due for longest. Returns for each tenant the number
--- and the age of the oldest row.
-SELECT d.tenant_id, count(*), now_ms() - min(d.due_at)
-  FROM (SELECT t.tenant_id, t.due_at FROM task t WHERE t.due_at < now_ms() - @late_ms ORDER BY t.due_at LIMIT @max_rows) d
- GROUP BY d.tenant_id;
+-- Counts, by tenant and type, the rows that have been due for more than @late_ms. It reads at most
+-- @max_rows rows, those that have been due for longest. Returns for each tenant and type the
+-- number and the age of the oldest row.
+SELECT d.tenant_id, d.type, count(*), now_ms() - min(d.due_at)
+  FROM (SELECT t.tenant_id, t.type, t.due_at FROM task t WHERE t.due_at < now_ms() - @late_ms ORDER BY t.due_at LIMIT @max_rows) d
+ GROUP BY d.tenant_id, d.type;
 
 -- name: Demote(beyond_ms int8, max_rows int8)
 -- Deletes and returns rows that wait only for an instant more than @beyond_ms ahead.

@@ -73,6 +73,17 @@ SELECT s.tenant_id, s.type, sum(s.added)::int8, sum(s.scheduled)::int8, sum(s.ru
  GROUP BY s.tenant_id, s.type
  ORDER BY s.tenant_id, s.type;
 
+-- name: CounterSums(tenants int4[])
+-- The counters of the databases by type: of some tenants, and as tenant 0 of all others.
+WITH d AS (SELECT tenants, types, from_cells, to_cells, counts FROM counter_delta)
+SELECT CASE WHEN s.tenant_id = ANY (@tenants) THEN s.tenant_id ELSE 0 END, s.type, sum(s.scheduled)::int8, sum(s.running)::int8,
+       sum(s.completed)::int8, sum(s.cancelled)::int8, sum(s.failed)::int8, sum(s.dead)::int8
+  FROM (SELECT c.tenant_id, c.type, c.scheduled, c.running, c.completed, c.cancelled, c.failed, c.dead FROM counter c
+         UNION ALL
+        SELECT x.tenant_id, x.type, x.scheduled, x.running, x.completed, x.cancelled, x.failed, x.dead
+          FROM (SELECT {{sums}} FROM ({{transitions}}) m GROUP BY m.tenant_id, m.type) x) s
+ GROUP BY 1, 2;
+
 -- name: RecountRows(tenant int4)
 -- Counts all rows. Returns tenant, type, cell and number of rows. Tenant 0 means all
 -- tenants.

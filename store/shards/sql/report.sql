@@ -50,7 +50,7 @@ changed AS (
   SELECT g.tenant_id, g.type, g.state AS from_cell,
          CASE WHEN g.retention_ms > 0 THEN {{cell.COMPLETED}} ELSE {{cell.PURGED_COMPLETED}} END AS to_cell FROM gone g),
 counted AS ({{delta_of_transitions}})
-SELECT n, NULL::int8, now FROM gone;
+SELECT n, NULL::int8, type, now FROM gone;
 
 -- name: ReportGoOn(
 --   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
@@ -80,7 +80,7 @@ RETURNING u.n, t.due_at, t.tenant_id, t.type, c.now),
 changed AS (
   SELECT g.tenant_id, g.type, {{cell.RUNNING}} AS from_cell, {{cell.SCHEDULED}} AS to_cell FROM gone g WHERE g.type = {{type.BLOCKING}}),
 counted AS ({{delta_of_transitions}})
-SELECT n, due_at, now FROM gone;
+SELECT n, due_at, type, now FROM gone;
 
 -- name: StartRuns(shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[])
 -- Begins or extends leases of BLOCKING runs. It changes an indexed column only if less than

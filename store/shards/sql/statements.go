@@ -58,6 +58,7 @@ var (
 	DeltaInsert = set.Get("DeltaInsert")
 	CounterFold = set.Get("CounterFold")
 	CounterRead = set.Get("CounterRead")
+	CounterSums = set.Get("CounterSums")
 	RecountRows = set.Get("RecountRows")
 )
 

@@ -36,7 +36,7 @@ func (l *Effects) Machine(k *task.Machine) {
 		l.Dead(&k.Dead[i])
 	}
 	for _, s := range k.Skipped {
-		l.Missed.Add(k.Task.Tenant, k.Task.MisfirePolicy(k.Task.Type), s.N)
+		l.Missed.Add(k.Task.Tenant, k.Task.Type, k.Task.MisfirePolicy(k.Task.Type), s.N)
 		a := task.Attempt{RunID: task.RunID{Task: k.Task.ID, Seq: s.Seq}}
 		l.Note(k.Task.Tenant, a, task.EventSkipped, s.From, fmt.Sprint(s.N), nil)
 	}
@@ -45,7 +45,7 @@ func (l *Effects) Machine(k *task.Machine) {
 // Publication records that a delivery was claimed, and the instants that were skipped.
 func (l *Effects) Publication(p *task.Publication) {
 	if p.Missed > 0 {
-		l.Missed.Add(p.Tenant, p.Misfire, p.Missed)
+		l.Missed.Add(p.Tenant, p.Type, p.Misfire, p.Missed)
 	}
 	l.Recorder.Publication(p)
 }

@@ -1,0 +1,108 @@
+package app
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/store/shards"
+	"github.com/perceptor/perceptor/task"
+)
+
+const (
+	// countEvery is how often the stored tasks are counted. A count that takes long is repeated
+	// only after countPause times as long: with very many tenants it reads many counters.
+	countEvery  = 10 * time.Second
+	countPause  = 50
+	countWithin = 5 * time.Second
+)
+
+// states are what a dispatcher has measured last of tenants, for metrics.
+type states struct {
+	due    atomic.Pointer[[]shards.Backlog]
+	stored atomic.Pointer[[]telemetry.Stored]
+}
+
+// registerStates registers the metrics of states.
+func (d *Dispatcher) registerStates() {
+	telemetry.RegisterStates(d.o.Metrics, d.metrics.Tenants(), telemetry.States{
+		Due: d.dueStates, Listeners: d.listenerStates,
+		Stored: func() []telemetry.Stored { return valueOf(&d.states.stored) },
+	})
+}
+
+// valueOf returns the list at p, or nil.
+func valueOf[V any](p *atomic.Pointer[[]V]) []V {
+	if list := p.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+func (d *Dispatcher) dueStates() (list []telemetry.Due) {
+	for _, b := range valueOf(&d.states.due) {
+		list = append(list, telemetry.Due{Tenant: d.names.known(b.Tenant), Type: b.Type, Tasks: b.Tasks, Oldest: b.Oldest})
+	}
+	return list
+}
+
+func (d *Dispatcher) listenerStates() (list []telemetry.Listeners) {
+	for tenant, g := range d.groups.states() {
+		list = append(list, telemetry.Listeners{Tenant: d.names.known(tenant), Members: g.Members, Lag: g.Lag})
+	}
+	return list
+}
+
+// countStored counts the tasks of the databases whose chores this dispatcher owns, until ctx ends.
+func (d *Dispatcher) countStored(ctx context.Context) error {
+	var next time.Time
+	return every(ctx, countEvery, func(ctx context.Context) {
+		begun := time.Now()
+		if begun.Before(next) {
+			return
+		}
+		d.count(ctx)
+		next = begun.Add(countPause * time.Since(begun))
+	})
+}
+
+// count reads one database after the other, so that it uses one connection.
+func (d *Dispatcher) count(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, countWithin)
+	defer cancel()
+	named := d.names.numbers(d.metrics.Tenants().Names())
+	var list []telemetry.Stored
+	for _, db := range d.chores.Owned() {
+		sums, err := d.shards.Sums(ctx, db, named)
+		if err != nil {
+			continue // /readyz reports the database
+		}
+		for _, s := range sums {
+			list = append(list, telemetry.Stored{Tenant: d.nameOf(s), Type: s.Type, Counts: s.Counts})
+		}
+	}
+	d.states.stored.Store(&list)
+}
+
+// nameOf returns the name of the tenant of a sum; "" if it is that of several ones.
+func (d *Dispatcher) nameOf(s task.TypeCounts) string {
+	if s.Tenant == 0 {
+		return ""
+	}
+	return d.names.known(s.Tenant)
+}
+
+// numbers returns the numbers of those tenants that are cached.
+func (n *names) numbers(wanted []string) (ids []int32) {
+	slices.Sort(wanted)
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	for id, t := range n.cache {
+		if _, found := slices.BinarySearch(wanted, t.name); found {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
