@@ -59,6 +59,16 @@ var conditions = []Alert{
 		Action:  "`perceptorctl doctor` names the topics: deleted, without leader, or full? Runs come within seconds once the topic has recovered.",
 	},
 	{
+		Name: "PerceptorNoListener", Value: `sum(perceptor_tenants_without_listener)`, Condition: `> 0`, For: 10 * time.Minute, Severity: Ticket,
+		Summary: "{{ $value }} tenants have runs and no listener: nobody handles their runs.",
+		Action:  "`perceptorctl doctor` names them. Tell the team: their runs wait and are given up after `give_up_after`.",
+	},
+	{
+		Name: "PerceptorNoHandler", Value: `sum by (tenant) (increase(perceptor_runs_unhandled_total[15m]))`, Condition: `> 0`, For: 10 * time.Minute, Severity: Ticket,
+		Summary: "Listeners of {{ $labels.tenant }} hand runs back because they have no handler for their kind.",
+		Action:  "`perceptorctl doctor` names the kinds. A listener of an older version runs, or a kind is misspelt.",
+	},
+	{
 		Name: "PerceptorDispatchersGone", Value: `count(perceptor_dispatcher_active)`, Condition: `< 2 or absent(perceptor_dispatcher_active)`, For: 10 * time.Minute, Severity: Ticket,
 		Summary: "Fewer than two dispatchers are seen: nobody takes over if the last one dies.",
 		Action:  "Start dispatchers, or mend the scraping of their `/metrics`. For an installation of one dispatcher, delete this rule.",

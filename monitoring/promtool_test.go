@@ -96,6 +96,12 @@ var examples = []example{
 		quiet: []series{{`perceptor_store_failures_total{instance="a",step="claim"}`, "0+1x100"}},
 		loud:  []series{{`perceptor_store_failures_total{instance="a",step="claim"}`, "0+60x100"}}, at: 20 * time.Minute,
 	},
+	{alert: "PerceptorNoListener", quiet: gauge(`perceptor_tenants_without_listener`, "0"), loud: gauge(`perceptor_tenants_without_listener`, "2")},
+	{
+		alert: "PerceptorNoHandler",
+		quiet: []series{{`perceptor_runs_unhandled_total{tenant="acme"}`, "3x100"}},
+		loud:  []series{{`perceptor_runs_unhandled_total{tenant="acme"}`, "0+1x100"}}, at: 30 * time.Minute,
+	},
 	{
 		alert: "PerceptorDatabaseChangedItsServer",
 		quiet: []series{{`perceptor_database_adoptions_total{database="3"}`, "4x100"}},
