@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -105,6 +107,7 @@ func TestProcessesAreSummedByTenantAndInterval(t *testing.T) {
 		synctest.Wait()
 		now := task.At(time.Now())
 		processes, newest := Newest(m.rows)
+		maps.DeleteFunc(processes, func(number int64, _ task.Instant) bool { return number < 0 }) // of news
 		if len(processes) != 2 || newest != Complete(now) {
 			t.Errorf("processes %v, newest %d, want %d", processes, newest, Complete(now))
 		}
@@ -118,6 +121,51 @@ func TestProcessesAreSummedByTenantAndInterval(t *testing.T) {
 		}
 		if seven.Now.Of(Due) != 30 {
 			t.Errorf("%d due, want the sum of both processes", seven.Now.Of(Due))
+		}
+		stop()
+		synctest.Wait()
+	})
+}
+
+// TestNewsAreStoredBeforeTheIntervalEnds: within three seconds readers know a kind without a
+// handler and a tenant without a listener; no count is told twice, and none is lost.
+func TestNewsAreStoredBeforeTheIntervalEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{}
+		r := New(Config{Store: m, Number: 1, Log: slog.New(slog.DiscardHandler), Describe: func() []byte { return nil }})
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go func() { _ = r.Run(ctx) }()
+		stored := func() []Stored {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return slices.Clone(m.rows)
+		}
+		seven := func() *Of {
+			rows := stored()
+			processes, _ := Newest(rows)
+			of := Collect(rows, processes, task.At(time.Now()))[7]
+			if of == nil {
+				t.Fatal("nothing is known of the tenant")
+			}
+			return of
+		}
+		unhandled := func() int64 { sum := seven().Sum(0, task.Never); return sum.Unhandled["mail"] }
+		r.Unhandled(7, "mail", 3)
+		r.Count(7, HandedBack, 3)
+		r.Listeners(7, task.At(time.Now()), 0, 5)
+		time.Sleep(3 * time.Second)
+		if of := seven(); unhandled() != 3 || of.Now.Of(Asked) == 0 || of.Now.Of(Lag) != 5 || of.Points[0].At >= task.At(time.Now().Truncate(Every)) {
+			t.Errorf("early: %+v", of)
+		}
+		r.Unhandled(7, "mail", 2)
+		time.Sleep(3 * time.Second)
+		if n := len(stored()); n != 1 {
+			t.Errorf("%d rows: the same news was stored again", n)
+		}
+		time.Sleep(Every)
+		if sum := seven().Sum(0, task.Never); unhandled() != 5 || sum.Of(HandedBack) != 3 {
+			t.Errorf("%d runs without a handler, %d handed back", unhandled(), sum.Of(HandedBack))
 		}
 		stop()
 		synctest.Wait()

@@ -38,6 +38,7 @@ type Recorder struct {
 	measure  func(ctx context.Context, set func(tenant int32, p Place, n int64))
 
 	parts [parts]part
+	early early
 }
 
 type part struct {
@@ -124,7 +125,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	failing := false
 	for {
 		at := time.Now().Truncate(Every)
-		ended := r.sleep(ctx, time.Until(at.Add(Every)))
+		ended := r.await(ctx, at)
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushWithin)
 		if ended {
 			cancel()
@@ -140,6 +141,20 @@ func (r *Recorder) Run(ctx context.Context) error {
 		if ended {
 			return nil
 		}
+	}
+}
+
+// await waits for the end of the interval that began at an instant, and stores news meanwhile.
+func (r *Recorder) await(ctx context.Context, at time.Time) (ended bool) {
+	for {
+		left := time.Until(at.Add(Every))
+		if r.sleep(ctx, min(left, newsEvery)) {
+			return true
+		}
+		if left <= newsEvery {
+			return false
+		}
+		r.storeNews(ctx, task.At(at))
 	}
 }
 

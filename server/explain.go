@@ -29,6 +29,9 @@ func (s *taskService) ExplainTask(ctx context.Context, r *perceptorv1.ExplainTas
 	if err != nil {
 		return nil, err
 	}
+	if s.audience != nil {
+		e.AddAudience(s.audience(ctx, tenantOf(ctx).ID))
+	}
 	a := &perceptorv1.ExplainTaskResponse{Now: known(e.Now)}
 	if e.Task != nil {
 		if a.Task, err = taskOf(e.Task); err != nil {

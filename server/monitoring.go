@@ -19,8 +19,19 @@ type Monitoring interface {
 	AllFigures(ctx context.Context, q FiguresQuery) (reply *perceptorv1.ListTenantFiguresResponse, next string, err error)
 	// Cluster returns the state of the installation, with findings if they are wanted.
 	Cluster(ctx context.Context, findings bool) (*perceptorv1.ClusterFigures, error)
+	// Audience returns what is known of the listeners of a tenant. It does not fail: what cannot be
+	// read is not known.
+	Audience(ctx context.Context, tenant int32) *task.Audience
 	// Forecast returns what falls due when, of one tenant or, with tenant 0, of all.
 	Forecast(ctx context.Context, tenant int32) (*perceptorv1.Forecast, error)
+}
+
+// audienceOf returns how to ask for the listeners of a tenant; nil if nothing is measured.
+func audienceOf(m Monitoring) func(context.Context, int32) *task.Audience {
+	if m == nil {
+		return nil
+	}
+	return m.Audience
 }
 
 // FiguresQuery selects a page of [Monitoring.AllFigures].

@@ -30,6 +30,8 @@ type taskService struct {
 	limits   task.Limits
 	events   *Events
 	traces   traces
+	// audience returns what is known of the listeners of a tenant; nil: nothing is.
+	audience func(ctx context.Context, tenant int32) *task.Audience
 	// maxScan is the maximum number of tasks that a filtered listing may read.
 	maxScan int64
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -316,5 +317,21 @@ func TestExplainAnswersReasonsAndTheNextInstants(t *testing.T) {
 	}
 	if a := b.overGRPC("acme-secret", explainTask, &perceptorv1.ExplainTaskRequest{Id: id, NextCount: 101}, &got); a.code != codes.InvalidArgument {
 		t.Errorf("too many instants: %s", a.code)
+	}
+}
+
+func TestExplainTellsThatATenantHasNoListener(t *testing.T) {
+	b := setup(t)
+	id := b.addFull().Id
+	s := &taskService{store: b.tasks, audience: func(_ context.Context, tenant int32) *task.Audience {
+		if tenant != acme.ID {
+			t.Errorf("asked for tenant %d", tenant)
+		}
+		return &task.Audience{Asked: fakeNow.Add(-time.Second)}
+	}}
+	ctx := context.WithValue(t.Context(), identityKey{}, &Identity{Tenant: acme})
+	got, err := s.ExplainTask(ctx, &perceptorv1.ExplainTaskRequest{Id: id})
+	if err != nil || len(got.Reasons) != 2 || got.Reasons[1].Code != perceptorv1.Reason_NO_LISTENER || got.Reasons[1].Duration.AsDuration() != time.Second {
+		t.Errorf("%v %v", got, err)
 	}
 }

@@ -29,6 +29,8 @@ const (
 	WhyTopicBroken      Why = 14 // Kafka does not accept the tenant's records
 	WhyLastRunsOpen     Why = 15 // all runs were claimed, and some are open
 	WhyKindFull         Why = 16 // its kind has reached its concurrency cap
+	WhyNoListener       Why = 17 // its tenant has no listener
+	WhyNoHandler        Why = 18 // listeners have no handler for its kind
 )
 
 // Reason is one cause for which a task does not fire.

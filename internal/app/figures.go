@@ -46,6 +46,7 @@ func (d *Dispatcher) newFigures(kafka delivery.Config) error {
 		owned: func() []int { return d.chores.Owned() },
 	}
 	d.recorder = newRecorder(&d.o.Options, d.cluster, d.self, d.measure)
+	d.groups.tell = d.recorder.Listeners
 	return nil
 }
 
@@ -145,6 +146,8 @@ type groups struct {
 	active func(ctx context.Context, from task.Instant, limit int) (map[int32]bool, error)
 	// owned returns the databases whose tenants are asked for.
 	owned func() []int
+	// tell is called for a tenant that has no listener any more, has one again, or was not known.
+	tell func(tenant int32, asked task.Instant, members int, lag int64)
 
 	mu    sync.Mutex
 	known map[int32]groupState
@@ -182,7 +185,12 @@ func (g *groups) round(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for topic, state := range found {
-		g.known[tenants[topic]] = groupState{state, now}
+		tenant := tenants[topic]
+		before, known := g.known[tenant]
+		if !known || (before.Members == 0) != (state.Members == 0) {
+			g.tell(tenant, now, state.Members, state.Lag)
+		}
+		g.known[tenant] = groupState{state, now}
 	}
 }
 

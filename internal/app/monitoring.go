@@ -27,6 +27,9 @@ type monitoring struct {
 	latest  cached[*recent]
 	state   cached[*perceptorv1.ClusterFigures]
 	finding cached[[]Finding]
+
+	mu        sync.Mutex
+	audiences map[int32]*cached[*task.Audience]
 }
 
 const (
@@ -45,7 +48,7 @@ const (
 )
 
 func newMonitoring(a *API) *monitoring {
-	m := &monitoring{api: a, store: figurestore.New(a.cluster)}
+	m := &monitoring{api: a, store: figurestore.New(a.cluster), audiences: map[int32]*cached[*task.Audience]{}}
 	m.latest = cached[*recent]{every: figuresFor, read: m.recent}
 	m.state = cached[*perceptorv1.ClusterFigures]{every: stateFor, read: m.readState}
 	m.finding = cached[[]Finding]{every: findingsFor, read: m.examine}
@@ -353,13 +356,4 @@ func pageOf(all []rankedTenant, after string, limit int) (page []rankedTenant, n
 	}
 	last := all[limit-1]
 	return all[:limit], strconv.FormatInt(last.rank, 10) + " " + last.name
-}
-
-// Listeners returns the number of listeners of a tenant and whether it is known.
-func (m *monitoring) Listeners(ctx context.Context, tenant int32) (members int, known bool) {
-	r, _, err := m.latest.get(ctx)
-	if err != nil || r.of[tenant] == nil || r.of[tenant].Now.Of(figures.Asked) == 0 {
-		return 0, false
-	}
-	return int(r.of[tenant].Now.Of(figures.Members)), true
 }

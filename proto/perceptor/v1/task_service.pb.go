@@ -69,6 +69,12 @@ const (
 	Reason_LAST_RUNS_OPEN Reason_Code = 15
 	// A run is due, and the concurrency cap of its kind is reached.
 	Reason_KIND_FULL Reason_Code = 16
+	// The tenant has no listener, so nobody handles the run; since: when Kafka
+	// was asked.
+	Reason_NO_LISTENER Reason_Code = 17
+	// Listeners have handed runs of the kind back because they have no handler
+	// for it; since: when they did so last.
+	Reason_NO_HANDLER Reason_Code = 18
 )
 
 // Enum value maps for Reason_Code.
@@ -91,6 +97,8 @@ var (
 		14: "TOPIC_BROKEN",
 		15: "LAST_RUNS_OPEN",
 		16: "KIND_FULL",
+		17: "NO_LISTENER",
+		18: "NO_HANDLER",
 	}
 	Reason_Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":   0,
@@ -110,6 +118,8 @@ var (
 		"TOPIC_BROKEN":       14,
 		"LAST_RUNS_OPEN":     15,
 		"KIND_FULL":          16,
+		"NO_LISTENER":        17,
+		"NO_HANDLER":         18,
 	}
 )
 
@@ -2536,7 +2546,7 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\n" +
 	"next_times\x18\x03 \x03(\v2\x1a.google.protobuf.TimestampR\tnextTimes\x12,\n" +
 	"\x03now\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12.\n" +
-	"\x06events\x18\x05 \x03(\v2\x16.perceptor.v1.RunEventR\x06events\"\x9f\x05\n" +
+	"\x06events\x18\x05 \x03(\v2\x16.perceptor.v1.RunEventR\x06events\"\xc0\x05\n" +
 	"\x06Reason\x12-\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x19.perceptor.v1.Reason.CodeR\x04code\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12.\n" +
@@ -2550,7 +2560,7 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\fgive_up_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"giveUpTime\x125\n" +
 	"\bduration\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\bduration\"\x93\x02\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\bduration\"\xb4\x02\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fUNKNOWN_TASK\x10\x01\x12\f\n" +
@@ -2571,7 +2581,10 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\aOVERDUE\x10\r\x12\x10\n" +
 	"\fTOPIC_BROKEN\x10\x0e\x12\x12\n" +
 	"\x0eLAST_RUNS_OPEN\x10\x0f\x12\r\n" +
-	"\tKIND_FULL\x10\x10\"V\n" +
+	"\tKIND_FULL\x10\x10\x12\x0f\n" +
+	"\vNO_LISTENER\x10\x11\x12\x0e\n" +
+	"\n" +
+	"NO_HANDLER\x10\x12\"V\n" +
 	"\x11CancelTaskRequest\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x01R\x02id\x12,\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\"U\n" +
