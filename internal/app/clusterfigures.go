@@ -32,7 +32,7 @@ func (m *monitoring) Cluster(ctx context.Context, findings bool) (*perceptorv1.C
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range list {
+	for _, f := range slices.Concat(list, m.examineListeners(ctx)) {
 		out.Findings = append(out.Findings, &perceptorv1.Finding{Severity: severities[f.State], Part: f.Part, Text: f.What, Cure: f.Cure})
 	}
 	out.ExamineTime = timestamppb.New(at)
@@ -45,9 +45,23 @@ var severities = map[State]perceptorv1.Finding_Severity{OK: perceptorv1.Finding_
 func (m *monitoring) examine(ctx context.Context) ([]Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, examineWithin)
 	defer cancel()
-	e := &examination{config: m.api.o.Config, virtual: m.api.o.VirtualClock, single: m.api.o.Hint != nil}
+	e := &examination{config: m.api.o.Config, virtual: m.api.o.VirtualClock, single: m.api.o.Hint != nil, listenersApart: true}
 	e.all(ctx, m.api.cluster)
 	return e.findings, nil
+}
+
+// examineListeners finds tenants whose runs nobody handles, in the newest figures.
+func (m *monitoring) examineListeners(ctx context.Context) []Finding {
+	r, _, err := m.latest.get(ctx)
+	if err != nil {
+		return []Finding{{State: Warning, Part: "listeners", What: "not checked: " + oneLine(err)}}
+	}
+	e := &examination{}
+	e.judgeListeners(r.of, func(id int32) (string, error) {
+		t, err := m.api.names.Tenant(ctx, id)
+		return t.Name, err
+	})
+	return e.findings
 }
 
 // readState reads the state of processes and databases.

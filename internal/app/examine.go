@@ -72,7 +72,9 @@ type examination struct {
 	// virtual says that the databases have a virtual clock on purpose, single that one process
 	// owns all shards.
 	virtual, single bool
-	findings        []Finding
+	// listenersApart says that listeners are examined more often than everything else.
+	listenersApart bool
+	findings       []Finding
 }
 
 func (e *examination) add(state State, part, format string, args ...any) {
@@ -105,7 +107,9 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	e.outbox(ctx, cluster)
 	e.rows(ctx, cluster)
 	e.far(ctx, cluster)
-	e.listeners(ctx, cluster)
+	if !e.listenersApart {
+		e.listeners(ctx, cluster)
+	}
 }
 
 // rows finds damaged rows of tasks.

@@ -26,8 +26,16 @@ func (e *examination) listeners(ctx context.Context, cluster *store.Cluster) {
 		return
 	}
 	processes, _ := figures.Newest(rows)
+	tenants := control.New(cluster, nil)
+	e.judgeListeners(figures.Collect(rows, processes, now), func(id int32) (string, error) {
+		t, err := tenants.TenantByID(ctx, id)
+		return t.Name, err
+	})
+}
+
+// judgeListeners finds them in the figures of all tenants.
+func (e *examination) judgeListeners(of map[int32]*figures.Of, name func(tenant int32) (string, error)) {
 	var without, unhandled []string
-	of, tenants := figures.Collect(rows, processes, now), control.New(cluster, nil)
 	for _, id := range slices.Sorted(maps.Keys(of)) {
 		kinds := map[string]bool{}
 		for i := range of[id].Points {
@@ -39,15 +47,15 @@ func (e *examination) listeners(ctx context.Context, cluster *store.Cluster) {
 		if id <= 0 || !alone && len(kinds) == 0 {
 			continue
 		}
-		t, err := tenants.TenantByID(ctx, id)
+		tenant, err := name(id)
 		if err != nil {
 			continue // it was deleted
 		}
 		if alone {
-			without = append(without, t.Name)
+			without = append(without, tenant)
 		}
 		if len(kinds) > 0 {
-			unhandled = append(unhandled, t.Name+": "+strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+			unhandled = append(unhandled, tenant+": "+strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 		}
 	}
 	if len(without) > 0 {
