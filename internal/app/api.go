@@ -62,7 +62,7 @@ type API struct {
 	kafka     *tenancy
 	publisher *delivery.Publisher // only for Ping
 	names     *names
-	missed    *missedMeter
+	meter     *meter
 	audit     *auditLog
 	presence  *presence
 	hinter    *dispatch.Hinter
@@ -106,7 +106,7 @@ func (a *API) join(ctx context.Context) (err error) {
 		return err
 	}
 	metrics := telemetry.NewAPI(a.o.Metrics)
-	a.missed = newMissedMeter(a.names, metrics.Missed)
+	a.meter = newMeter(a.names)
 	hint := a.o.Hint
 	if hint == nil {
 		a.hinter = dispatch.NewHinter(owners{func(ctx context.Context, d int) ([]shards.ItemOwner, error) { return a.shards.Owners(ctx, d) }})
@@ -119,10 +119,13 @@ func (a *API) join(ctx context.Context) (err error) {
 		return figures.Self{Kind: figures.Taskd, Name: a.presence.name, Version: a.o.Version}
 	}, nil)
 	conf.History, conf.Due = a.policies.of, hint
-	conf.Missed = func(counts task.MissedCounts) { a.missed.record(counts); countMissed(a.recorder, counts) }
+	conf.Missed = func(counts task.MissedCounts) {
+		a.meter.missed(counts, metrics.Missed)
+		countMissed(a.recorder, counts)
+	}
 	conf.Died = func(dead []task.DeadRun) {
 		for _, d := range dead {
-			metrics.Died(a.names.known(d.Tenant), d.Type, d.Reason)
+			a.meter.do(d.Tenant, func(name string) { metrics.Died(name, d.Type, d.Reason) })
 			a.recorder.Count(d.Tenant, figures.Dead, 1)
 		}
 	}
@@ -248,7 +251,7 @@ func (a *API) Checks() []telemetry.Check {
 // the grace period and returns nil.
 func (a *API) Run(ctx context.Context) error {
 	defer a.close()
-	others := []Part{a.shards.Run, a.control.Run, a.policies.run, a.missed.run, a.audit.recorder.Run, a.presence.run, a.logins.run, a.recorder.Run}
+	others := []Part{a.shards.Run, a.control.Run, a.policies.run, a.meter.run, a.audit.recorder.Run, a.presence.run, a.logins.run, a.recorder.Run}
 	if a.hinter != nil {
 		others = append(others, a.hinter.Run)
 	}

@@ -51,7 +51,7 @@ type Dispatcher struct {
 	dispatch  *dispatch.Dispatcher
 	assigner  assign.Assigner
 	metrics   *telemetry.Dispatch
-	missed    *missedMeter
+	meter     *meter
 	chores    *chores.Chores
 	fired     atomic.Int64
 	work      work
@@ -104,7 +104,7 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 	}
 	d.policies = newPolicies(d.control, d.o.Log)
 	d.metrics = telemetry.NewDispatch(d.o.Metrics, d.figures)
-	d.missed = newMissedMeter(d.names, d.metrics.Missed)
+	d.meter = newMeter(d.names)
 	if err := d.newFigures(kafka); err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (d *Dispatcher) assigned() error {
 // period and returns nil.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
-	others := []Part{d.dispatch.Run, d.chores.Run, d.policies.run, d.names.run, d.missed.run, d.watchOutbox, d.recorder.Run, d.groups.run, d.countStored}
+	others := []Part{d.dispatch.Run, d.chores.Run, d.policies.run, d.names.run, d.meter.run, d.watchOutbox, d.recorder.Run, d.groups.run, d.countStored}
 	if !d.o.Local { // taskd dev has one replica of each topic on purpose
 		others = append(others, d.checkTopics)
 	}

@@ -30,7 +30,7 @@ func (d *Dispatcher) events() dispatch.Events {
 			m.Claimed(form.String(), c.Rows, took)
 			d.work.claimed(c.Rows, took)
 			for _, dead := range c.Dead {
-				m.Died(d.names.known(dead.Tenant), dead.Type, dead.Reason)
+				d.meter.do(dead.Tenant, func(name string) { m.Died(name, dead.Type, dead.Reason) })
 				d.recorder.Count(dead.Tenant, figures.Dead, 1)
 			}
 		},

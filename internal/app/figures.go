@@ -52,7 +52,7 @@ func (d *Dispatcher) newFigures(kafka delivery.Config) error {
 
 // recordMissed counts missed instants for metrics and figures.
 func (d *Dispatcher) recordMissed(counts task.MissedCounts) {
-	d.missed.record(counts)
+	d.meter.missed(counts, d.metrics.Missed)
 	countMissed(d.recorder, counts)
 }
 

@@ -13,7 +13,8 @@ import (
 
 func TestMissedInstantsAreCountedUnderTheNamesOfTenantsAsFarAsTheyAreKnown(t *testing.T) {
 	got := map[string]int64{}
-	m := &missedMeter{
+	count := func(tenant string, _ task.Type, policy task.Misfire, n int64) { got[tenant+" "+policy.String()] += n }
+	m := &meter{
 		known: func(tenant int32) (string, bool) { return "tenant-2", tenant == 2 },
 		find: func(_ context.Context, tenant int32) (delivery.Tenant, error) {
 			if tenant == 9 {
@@ -21,13 +22,12 @@ func TestMissedInstantsAreCountedUnderTheNamesOfTenantsAsFarAsTheyAreKnown(t *te
 			}
 			return delivery.Tenant{Name: fmt.Sprint("tenant-", tenant)}, nil
 		},
-		count: func(tenant string, _ task.Type, policy task.Misfire, n int64) { got[tenant+" "+policy.String()] += n },
-		queue: make(chan missedOf, 2),
+		queue: make(chan unnamed, 2),
 	}
-	m.record(task.MissedCounts{{Tenant: 1, Policy: task.FireOnce}: 5})
-	m.record(task.MissedCounts{{Tenant: 9, Policy: task.FireAll}: 3})
-	m.record(task.MissedCounts{{Tenant: 1, Policy: task.Skip}: 7}) // the queue is full
-	m.record(task.MissedCounts{{Tenant: 2, Policy: task.Skip}: 4})
+	m.missed(task.MissedCounts{{Tenant: 1, Policy: task.FireOnce}: 5}, count)
+	m.missed(task.MissedCounts{{Tenant: 9, Policy: task.FireAll}: 3}, count)
+	m.missed(task.MissedCounts{{Tenant: 1, Policy: task.Skip}: 7}, count) // the queue is full
+	m.missed(task.MissedCounts{{Tenant: 2, Policy: task.Skip}: 4}, count)
 	if want := map[string]int64{"1 SKIP": 7, "tenant-2 SKIP": 4}; !maps.Equal(got, want) {
 		t.Errorf("before anything was looked up: %v, want %v", got, want)
 	}
