@@ -39,8 +39,9 @@ const (
 )
 
 // Read returns the state of the groups of topics, by topic. Those that Kafka does not tell before
-// ctx ends are missing. A group that nobody has ever joined has no members.
-func (g *Groups) Read(ctx context.Context, topics []string) map[string]Group {
+// ctx ends are missing. A group that nobody has ever joined has no members. The members take one
+// request, the lag three: it is read where withLag returns true.
+func (g *Groups) Read(ctx context.Context, topics []string, withLag func(topic string) bool) map[string]Group {
 	var mu sync.Mutex
 	all := make(map[string]Group, len(topics))
 	for part := range slices.Chunk(topics, groupsAtOnce) {
@@ -50,7 +51,7 @@ func (g *Groups) Read(ctx context.Context, topics []string) map[string]Group {
 		reading.SetLimit(groupsTogether)
 		for _, topic := range part {
 			reading.Go(func() error {
-				if one, err := readGroup(ctx, client, topic); err == nil {
+				if one, err := readGroup(ctx, client, topic, withLag(topic)); err == nil {
 					mu.Lock()
 					defer mu.Unlock()
 					all[topic] = one
@@ -67,7 +68,7 @@ func (g *Groups) Read(ctx context.Context, topics []string) map[string]Group {
 	return all
 }
 
-func readGroup(ctx context.Context, client *kafka.Client, topic string) (Group, error) {
+func readGroup(ctx context.Context, client *kafka.Client, topic string, withLag bool) (Group, error) {
 	described, err := client.DescribeGroups(ctx, &kafka.DescribeGroupsRequest{GroupIDs: []string{topic}})
 	if err != nil {
 		return Group{}, err
@@ -78,6 +79,9 @@ func readGroup(ctx context.Context, client *kafka.Client, topic string) (Group, 
 			return Group{}, d.Error
 		}
 		out.Members += len(d.Members)
+	}
+	if !withLag {
+		return out, nil
 	}
 	if lag, err := lagOf(ctx, client, topic); err == nil {
 		out.Lag = lag

@@ -131,8 +131,10 @@ const (
 	// bounds one round. A tenant without a listener is known within 10 s.
 	groupsEvery  = 4 * time.Second
 	groupsWithin = 3 * time.Second
-	// maxGroups is the most tenants that one round asks for. If there are more, rounds take turns.
-	maxGroups = 200
+	// maxGroups is the most tenants that one round asks for, and maxLags the most whose lag it
+	// reads, which takes three more requests. If there are more, rounds take turns.
+	maxGroups = 800
+	maxLags   = 200
 	// activeFor is how long after its last figures a tenant is asked for.
 	activeFor = 20 * time.Minute
 	// maxActive bounds the tenants that are asked for.
@@ -157,6 +159,8 @@ type groups struct {
 type groupState struct {
 	delivery.Group
 	at task.Instant
+	// lagAt is when the lag was asked for.
+	lagAt task.Instant
 }
 
 // run asks until ctx ends.
@@ -172,7 +176,8 @@ func (g *groups) round(ctx context.Context) {
 		return // /readyz reports the databases
 	}
 	topics, tenants := []string{}, map[string]int32{}
-	for _, tenant := range g.due(active) {
+	asked := g.due(active)
+	for _, tenant := range asked {
 		if t, err := g.names.Tenant(ctx, tenant); err == nil {
 			topics = append(topics, t.Topic)
 			tenants[t.Topic] = tenant
@@ -181,16 +186,9 @@ func (g *groups) round(ctx context.Context) {
 	if len(topics) == 0 {
 		return
 	}
-	found := g.kafka.Read(ctx, topics)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for topic, state := range found {
-		tenant := tenants[topic]
-		before, known := g.known[tenant]
-		if !known || (before.Members == 0) != (state.Members == 0) {
-			g.tell(tenant, now, state.Members, state.Lag)
-		}
-		g.known[tenant] = groupState{state, now}
+	lags := g.dueLags(asked)
+	for topic, state := range g.kafka.Read(ctx, topics, func(topic string) bool { return lags[tenants[topic]] }) {
+		g.learn(tenants[topic], state, now, lags[tenants[topic]])
 	}
 }
 
@@ -216,6 +214,36 @@ func (g *groups) due(active map[int32]bool) []int32 {
 		}
 	}
 	return oldest(mine, func(tenant int32) task.Instant { return g.known[tenant].at }, maxGroups)
+}
+
+// dueLags returns those of the tenants whose lag is read in this round.
+func (g *groups) dueLags(asked []int32) map[int32]bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	due := map[int32]bool{}
+	for _, tenant := range oldest(asked, func(tenant int32) task.Instant { return g.known[tenant].lagAt }, maxLags) {
+		due[tenant] = true
+	}
+	return due
+}
+
+// learn keeps the state of a tenant's listeners, with the last known lag if it was not read.
+// withLag says that it was asked for.
+func (g *groups) learn(tenant int32, state delivery.Group, now task.Instant, withLag bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before, known := g.known[tenant]
+	next := groupState{Group: state, at: now, lagAt: before.lagAt}
+	if withLag {
+		next.lagAt = now
+	}
+	if state.Lag < 0 && known {
+		next.Lag = before.Lag
+	}
+	if !known || (before.Members == 0) != (state.Members == 0) {
+		g.tell(tenant, now, next.Members, next.Lag)
+	}
+	g.known[tenant] = next
 }
 
 // oldest returns up to limit tenants, those with the earliest instants.

@@ -1,0 +1,55 @@
+package app
+
+import (
+	"testing"
+
+	"github.com/perceptor/perceptor/delivery"
+	"github.com/perceptor/perceptor/task"
+)
+
+func TestATenantsListenersAreNewsWhenTheyComeOrGo(t *testing.T) {
+	told := 0
+	g := &groups{known: map[int32]groupState{}, tell: func(int32, task.Instant, int, int64) { told++ }}
+	for i, c := range []struct {
+		state    delivery.Group
+		news     int
+		lag      int64
+		lagReads task.Instant
+	}{
+		{delivery.Group{Members: 0, Lag: 5}, 1, 5, 1},
+		{delivery.Group{Members: 0, Lag: -1}, 0, 5, 1},
+		{delivery.Group{Members: 2, Lag: -1}, 1, 5, 1},
+		{delivery.Group{Members: 3, Lag: 7}, 0, 7, 4},
+		{delivery.Group{Members: 0, Lag: 0}, 1, 0, 5},
+	} {
+		told = 0
+		g.learn(7, c.state, task.Instant(i+1), c.state.Lag >= 0)
+		if got := g.known[7]; told != c.news || got.Lag != c.lag || got.lagAt != c.lagReads || got.at != task.Instant(i+1) {
+			t.Errorf("%d: told %d times, %+v; want %+v", i, told, got, c)
+		}
+	}
+}
+
+func TestRoundsTakeTurnsAtTheLagsOfManyTenants(t *testing.T) {
+	g := &groups{known: map[int32]groupState{}, tell: func(int32, task.Instant, int, int64) {}}
+	const tenants = 3 * maxLags
+	var asked []int32
+	for i := range int32(tenants) {
+		asked = append(asked, i+1)
+	}
+	read := map[int32]int{}
+	for round := range 3 {
+		lags := g.dueLags(asked)
+		for _, tenant := range asked {
+			state := delivery.Group{Members: 1, Lag: -1}
+			if lags[tenant] {
+				state.Lag = 1
+				read[tenant]++
+			}
+			g.learn(tenant, state, task.Instant(round+1), lags[tenant])
+		}
+	}
+	if len(read) != tenants {
+		t.Errorf("the lags of %d of %d tenants were read in three rounds", len(read), tenants)
+	}
+}
