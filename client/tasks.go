@@ -68,7 +68,7 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 	}
 	if o.requestID == "" && !o.upsert {
 		results := []AddResult{c.addTogether(ctx, p)}
-		c.addAgain(ctx, []*perceptorv1.Task{p}, results, false)
+		_ = c.addAgain(ctx, []*perceptorv1.Task{p}, results, false) // its error is that of the result
 		return results[0].ID, results[0].Err
 	}
 	a, err := call(ctx, c, "AddTask", c.tasks.AddTask, &perceptorv1.AddTaskRequest{Task: p, RequestId: o.requestID, Upsert: o.upsert})
