@@ -185,7 +185,7 @@ func TestADispatcherOwnsAllShardsAndLetsGoOfThemAtAStop(t *testing.T) {
 	missTwo(t, cluster)
 	await(t, "the metric of missed instants", func() bool {
 		_, body := get("http://" + ops + "/metrics")
-		return strings.Contains(body, `perceptor_instants_missed_total{policy="SKIP",tenant="acme"} 2`+"\n")
+		return strings.Contains(body, `perceptor_instants_missed_total{policy="SKIP",tenant="acme",type="NON_BLOCKING"} 2`+"\n")
 	})
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

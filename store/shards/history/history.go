@@ -80,10 +80,14 @@ func (e *Events) MaintainHistory(ctx context.Context, d, keepDays int) error {
 	if keepDays <= 0 {
 		keepDays = DefaultHistoryDays
 	}
-	err := e.historyStep(ctx, d, "make history partitions", func(tx pgx.Tx) error {
-		var made int
-		return sql.EventDays.QueryRow(ctx, tx, daysAhead).Scan(&made)
-	})
+	// One partition in each transaction: it locks the whole table, so that reads wait meanwhile.
+	var err error
+	for made := true; made && err == nil; {
+		made = false
+		err = e.historyStep(ctx, d, "make a history partition", func(tx pgx.Tx) error {
+			return sql.EventDay.QueryRow(ctx, tx, daysAhead).Scan(&made)
+		})
+	}
 	for dropped := true; dropped && err == nil; {
 		dropped = false
 		err = e.historyStep(ctx, d, "drop a history partition", func(tx pgx.Tx) error {

@@ -18,11 +18,12 @@ SELECT e.at, e.seq, e.attempt, e.event, e.scheduled_at, e.detail, e.timeline
  ORDER BY e.at DESC, e.seq DESC, e.attempt DESC, e.event DESC
  LIMIT @max_rows;
 
--- name: EventDays(days_ahead int4)
--- Makes the partitions of today and of the next @days_ahead days. Returns the number of new
--- partitions.
-SELECT count(*) FILTER (WHERE run_event_make_day(g))
-  FROM generate_series((now_ms() / {{ms.DAY}})::int4, (now_ms() / {{ms.DAY}})::int4 + @days_ahead) g;
+-- name: EventDay(days_ahead int4)
+-- Makes the first missing partition of today and the next @days_ahead days. Returns whether there
+-- was one.
+SELECT EXISTS (
+  SELECT FROM generate_series((now_ms() / {{ms.DAY}})::int4, (now_ms() / {{ms.DAY}})::int4 + @days_ahead) g
+   WHERE run_event_make_day(g));
 
 -- name: EventDrop(keep_days int4)
 -- Drops the partition of the oldest day that ended @keep_days days ago or earlier. Returns

@@ -141,7 +141,7 @@ var (
 var (
 	EventInsert = set.Get("EventInsert")
 	EventRead   = set.Get("EventRead")
-	EventDays   = set.Get("EventDays")
+	EventDay    = set.Get("EventDay")
 	EventDrop   = set.Get("EventDrop")
 	EventPurge  = set.Get("EventPurge")
 )
