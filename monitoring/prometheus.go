@@ -26,13 +26,19 @@ type (
 	}
 )
 
+// The names of the groups of rules.
+const (
+	recordGroup = "perceptor-records"
+	alertGroup  = "perceptor-alerts"
+)
+
 // Rules returns the file of rules for Prometheus.
 func Rules() ([]byte, error) {
-	records := ruleGroup{Name: "perceptor-records"}
+	records := ruleGroup{Name: recordGroup}
 	for _, r := range Records() {
 		records.Rules = append(records.Rules, rule{Record: r.Name, Expr: r.Expr})
 	}
-	alerts := ruleGroup{Name: "perceptor-alerts"}
+	alerts := ruleGroup{Name: alertGroup}
 	for _, a := range Alerts() {
 		alerts.Rules = append(alerts.Rules, rule{
 			Alert: a.Name, Expr: a.Expr(), For: duration(a.For), Labels: map[string]string{"severity": string(a.Severity)},

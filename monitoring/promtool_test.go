@@ -148,6 +148,7 @@ type (
 	ruleTests struct {
 		RuleFiles []string   `yaml:"rule_files"`
 		Every     string     `yaml:"evaluation_interval"`
+		Order     []string   `yaml:"group_eval_order"` // otherwise by chance
 		Tests     []ruleTest `yaml:"tests"`
 	}
 	ruleTest struct {
@@ -212,7 +213,7 @@ func TestEveryAlertFiresForItsFaultAndForNothingElse(t *testing.T) {
 		}
 		file := files[e.every()]
 		if file == nil {
-			file = &ruleTests{RuleFiles: []string{rules}, Every: duration(e.every())}
+			file = &ruleTests{RuleFiles: []string{rules}, Every: duration(e.every()), Order: []string{recordGroup, alertGroup}}
 			files[e.every()] = file
 		}
 		file.Tests = append(file.Tests, firing(e, e.loud, at, true), firing(e, e.quiet, at, false))
