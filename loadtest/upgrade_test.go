@@ -47,7 +47,8 @@ func TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract(t *testing.T) {
 	o := e2eOptions(t, s, []scenario.Disturbance{
 		to(next, "taskd-1", 0), to(next, "dispatcher-1", 2*time.Second), to(next, "dispatcher-2", 3500*time.Millisecond),
 		to(base, "dispatcher-1", 5500*time.Millisecond), to(base, "dispatcher-2", 7*time.Second), to(base, "taskd-1", 7*time.Second),
-		to(next, "dispatcher-2", 9*time.Second), to(next, "dispatcher-1", 10*time.Second), to(next, "taskd-1", 10*time.Second), to(next, "taskd-2", 11*time.Second),
+		// The base must have its turn with packs of the successor, on a slow machine, too.
+		to(next, "dispatcher-2", 13*time.Second), to(next, "dispatcher-1", 14*time.Second), to(next, "taskd-1", 14*time.Second), to(next, "taskd-2", 15*time.Second),
 	})
 	o.For, o.Rate, o.Delay = 20*time.Second, 100, workload.Delay{Min: time.Second, Max: 7 * time.Second}
 	var beside sync.WaitGroup
