@@ -103,7 +103,7 @@ var tenant = Dashboard{
 			{Title: "Due and not claimed", Unit: count, Queries: one(`sum(perceptor_tasks_due{tenant="$tenant"}) or vector(0)`, "tasks")},
 			{Title: "Age of the oldest due task", Unit: seconds, Queries: one(`max(perceptor_tasks_due_oldest_seconds{tenant="$tenant"}) or vector(0)`, "oldest")},
 			{Title: "Lateness", Unit: seconds, Queries: quantiles("perceptor_lateness_seconds", `{tenant="$tenant"}`)},
-			{Title: "Share of quotas", Unit: share, Queries: one(`sum by (quota) (max_over_time(perceptor_tenant_quota_use_ratio{tenant="$tenant"}[$__rate_interval]))`, "{{quota}}")},
+			{Title: "Share of quotas", Description: "Quotas of which nothing is used have no line.", Unit: share, Queries: one(`sum by (quota) (max_over_time(perceptor_tenant_quota_use_ratio{tenant="$tenant"}[$__rate_interval])) or vector(0)`, "{{quota}}")},
 		}},
 		{"Listeners", []Panel{
 			{Title: "Listeners", Unit: count, Queries: one(`sum(perceptor_listeners{tenant="$tenant"})`, "listeners")},
