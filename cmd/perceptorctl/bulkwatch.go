@@ -39,39 +39,54 @@ func (c *ctl) bulkWatch() *cobra.Command {
 }
 
 // watchBulk shows the progress of an operation until it ends, or the command is
-// interrupted. An API that is away for a moment does not end it.
+// interrupted.
 func (c *ctl) watchBulk(cmd *cobra.Command, id int64) error {
-	lines, last, away := cmd.OutOrStdout(), "", 0
+	lines, last := cmd.OutOrStdout(), ""
 	if c.structured() {
 		lines = cmd.ErrOrStderr()
 	}
-	for {
+	return watch(cmd.Context(), watchEvery, func() (done bool, err error) {
 		var o *perceptorv1.BulkOperation
-		err := c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		err = c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 			o, err = perceptorv1.NewBulkServiceClient(conn).GetBulkOperation(ctx, &perceptorv1.GetBulkOperationRequest{Id: id})
 			return err
 		})
+		if err != nil || cmd.Context().Err() != nil {
+			return false, err
+		}
+		last = progress(lines, o, last)
+		if o.State != perceptorv1.BulkOperation_DONE && o.State != perceptorv1.BulkOperation_ABORTED {
+			return false, nil
+		}
+		if c.structured() {
+			return true, c.show(cmd, o, nil)
+		}
+		return true, nil
+	})
+}
+
+// watch looks again and again until a look is the last one, or the command is interrupted. An
+// API that is away for a moment does not end it.
+func watch(ctx context.Context, every time.Duration, look func() (done bool, err error)) error {
+	for away := 0; ; {
+		done, err := look()
 		var known *cli.Error
 		switch {
-		case cmd.Context().Err() != nil:
+		case ctx.Err() != nil:
 			return nil
+		case done:
+			return err
 		case err == nil:
-			away, last = 0, progress(lines, o, last)
+			away = 0
 		case away == watchAway || !errors.As(err, &known) || known.Code != cli.Unavailable:
 			return err
 		default:
 			away++
 		}
-		if err == nil && (o.State == perceptorv1.BulkOperation_DONE || o.State == perceptorv1.BulkOperation_ABORTED) {
-			if c.structured() {
-				return c.show(cmd, o, nil)
-			}
-			return nil
-		}
 		select {
-		case <-cmd.Context().Done():
+		case <-ctx.Done():
 			return nil
-		case <-time.After(watchEvery):
+		case <-time.After(every):
 		}
 	}
 }

@@ -155,11 +155,14 @@ func (c *ctl) useContext(cmd *cobra.Command) error {
 	}
 	c.address, c.contextToken = chosen.Address, chosen.Token
 	c.tls, c.insecure = c.tls || chosen.TLS, c.insecure || chosen.Insecure
-	for name, file := range map[string]*string{"tls-ca-file": &c.caFile, "tls-cert-file": &c.certFile, "tls-key-file": &c.keyFile} {
-		if !flags.Changed(name) {
-			*file = map[string]string{"tls-ca-file": chosen.CAFile, "tls-cert-file": chosen.CertFile, "tls-key-file": chosen.KeyFile}[name]
+	unless := func(flag string, file *string, chosen string) {
+		if !flags.Changed(flag) {
+			*file = chosen
 		}
 	}
+	unless("tls-ca-file", &c.caFile, chosen.CAFile)
+	unless("tls-cert-file", &c.certFile, chosen.CertFile)
+	unless("tls-key-file", &c.keyFile, chosen.KeyFile)
 	return nil
 }
 

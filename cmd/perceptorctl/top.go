@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -65,32 +64,16 @@ func (c *ctl) top(cmd *cobra.Command, o *topOptions) error {
 		return cli.Usagef("--every: %v is below 1s: the figures change every 10 s", o.every)
 	}
 	request := &perceptorv1.ListTenantFiguresRequest{OrderBy: order, PageSize: o.limit}
-	for first, away := true, 0; ; first = false {
-		shown, err := c.figures(cmd, request)
-		var known *cli.Error
-		switch {
-		case cmd.Context().Err() != nil:
-			return nil
-		case err == nil:
-			away = 0
-			if err := c.showTop(cmd, shown, first); err != nil {
-				return err
-			}
-		// The first look tells of a wrong address at once.
-		case first || o.once || away == watchAway || !errors.As(err, &known) || known.Code != cli.Unavailable:
-			return err
-		default:
-			away++
+	first := true
+	return watch(cmd.Context(), o.every, func() (done bool, err error) {
+		list, err := c.figures(cmd, request)
+		if err != nil || cmd.Context().Err() != nil {
+			return first || o.once, err // the first look tells of a wrong address at once
 		}
-		if o.once {
-			return nil
-		}
-		select {
-		case <-cmd.Context().Done():
-			return nil
-		case <-time.After(o.every):
-		}
-	}
+		err = c.showTop(cmd, list, first)
+		first = false
+		return o.once, err
+	})
 }
 
 // figures returns the figures of all tenants, or of that of the token.
