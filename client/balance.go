@@ -85,7 +85,7 @@ func (p *picker) best(excluded *server, now time.Time) *server {
 	first := rand.IntN(len(p.servers)) // so that equals share the calls
 	for i := range p.servers {
 		s := p.servers[(first+i)%len(p.servers)]
-		if s == excluded {
+		if excluded != nil && s.conn == excluded.conn { // perhaps of an earlier picker
 			continue
 		}
 		n := s.unanswered.Load()

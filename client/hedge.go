@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,7 @@ func hedge(b *budget) grpc.UnaryClientInterceptor {
 		ask(message, false)
 		e := h.first(ctx, message, func() {
 			if b.take() {
+				h.both = true
 				ask(kind.New().Interface(), true)
 			}
 		})
@@ -53,7 +55,8 @@ func hedge(b *budget) grpc.UnaryClientInterceptor {
 type hedged struct {
 	went  atomic.Pointer[server]
 	ends  chan end
-	asked int // tries that have not ended
+	asked int  // tries that have not ended
+	both  bool // set if another server is asked, or was
 }
 
 type end struct {
@@ -62,8 +65,9 @@ type end struct {
 }
 
 // first returns the end that counts: the first one that is no failure to repeat, or else that
-// of the try into message, the first one. After each hedgeAfter with only one try it calls
-// again: the last time no other server may have been connected, or the budget may have been empty.
+// of the try into message, the first one, unless that says that nothing was done: the other try may
+// have done it. Until another server is asked it calls again after each hedgeAfter: no other one may
+// have been connected, or the budget may have been empty.
 func (h *hedged) first(ctx context.Context, message proto.Message, again func()) end {
 	late := time.NewTimer(hedgeAfter)
 	defer late.Stop()
@@ -71,7 +75,7 @@ func (h *hedged) first(ctx context.Context, message proto.Message, again func())
 	for {
 		select {
 		case <-late.C:
-			if ctx.Err() == nil && h.asked < 2 {
+			if ctx.Err() == nil && !h.both {
 				again()
 			}
 			late.Reset(hedgeAfter)
@@ -80,7 +84,10 @@ func (h *hedged) first(ctx context.Context, message proto.Message, again func())
 			if e.err == nil || !retriable(e.err) {
 				return e
 			}
-			if e.into == message {
+			switch {
+			case errors.Is(e.err, errNoOtherServer):
+				h.both = false
+			case failed.err == nil, nothingDone(failed.err), e.into == message && !nothingDone(e.err):
 				failed = e
 			}
 			if h.asked == 0 {

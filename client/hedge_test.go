@@ -8,11 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 // callsOf makes n calls to two servers of which the first one hangs, once the client is
@@ -121,4 +123,68 @@ func TestRepeatedSingleCallsAddLittleLoad(t *testing.T) {
 	}
 	s.well.Store(true)
 	calling.Wait() // all of them succeed, long before their time is over
+}
+
+// broken answers each call after a time, with an error.
+type broken struct {
+	perceptorv1.UnimplementedTaskServiceServer
+	err   error
+	after time.Duration
+	calls atomic.Int64
+}
+
+func (s *broken) GetTask(context.Context, *perceptorv1.GetTaskRequest) (*perceptorv1.Task, error) {
+	s.calls.Add(1)
+	time.Sleep(s.after)
+	return nil, s.err
+}
+
+// An add moves to another database if no server may have stored it, so the error of two tries
+// must be that of the one that may have.
+func TestNoErrorSaysThatNothingWasDoneIfAnotherServerMayHaveDoneIt(t *testing.T) {
+	t.Parallel()
+	stalled, err := status.New(codes.Unavailable, "hangs").WithDetails(&errdetails.ErrorInfo{Reason: string(task.ReasonDatabaseStalled)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := status.Error(codes.Unavailable, "the answer was lost")
+	const slow = hedgeAfter + 500*time.Millisecond
+	for name, tt := range map[string]struct {
+		servers []*broken
+		want    string
+	}{
+		"the first to answer did nothing": {[]*broken{{err: stalled.Err(), after: slow}, {err: lost, after: slow}}, "the answer was lost"},
+		"the last to answer did nothing":  {[]*broken{{err: lost, after: slow}, {err: stalled.Err(), after: 2 * slow}}, "the answer was lost"},
+		"both did nothing":                {[]*broken{{err: stalled.Err(), after: slow}, {err: stalled.Err(), after: slow}}, "hangs"},
+		"there is no other":               {[]*broken{{err: stalled.Err(), after: slow}}, "hangs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var addresses []string
+			for _, s := range tt.servers {
+				addresses = append(addresses, serveOn(t, "127.0.0.1:0", func(server *grpc.Server) { perceptorv1.RegisterTaskServiceServer(server, s) }))
+			}
+			c, err := New(Config{Address: strings.Join(addresses, ","), Token: "token"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			for tries := 0; ; tries++ {
+				before := tt.servers[0].calls.Load() + tt.servers[len(tt.servers)-1].calls.Load()
+				ctx, cancel := context.WithTimeout(t.Context(), 4*slow)
+				_, err = c.tasks.GetTask(ctx, &perceptorv1.GetTaskRequest{Id: 1})
+				cancel()
+				// A server may not be connected at first.
+				if len(tt.servers) == 1 || tt.servers[0].calls.Load()+tt.servers[1].calls.Load() == before+2 {
+					break
+				}
+				if tries == 20 {
+					t.Fatal("no call was sent to both servers")
+				}
+			}
+			if got := status.Convert(err).Message(); got != tt.want {
+				t.Errorf("the error %q, want %q", got, tt.want)
+			}
+		})
+	}
 }

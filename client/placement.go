@@ -132,7 +132,7 @@ func (p *placedAdd) add(ctx context.Context, q *perceptorv1.AddTasksRequest, opt
 		if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
 			p.c.placement.markUnavailable(p.shard, time.Now())
 		}
-		if err == nil || errorOf("AddTasks", status.Convert(err)).Reason != string(task.ReasonDatabaseStalled) {
+		if !nothingDone(err) {
 			p.stored = true
 		}
 		if p.stored || moves == maxMoves {
@@ -141,6 +141,12 @@ func (p *placedAdd) add(ctx context.Context, q *perceptorv1.AddTasksRequest, opt
 		p.release()
 		p.choose()
 	}
+}
+
+// nothingDone reports whether err says that the server of a database hangs and that the call
+// changed nothing.
+func nothingDone(err error) bool {
+	return err != nil && errorOf("", status.Convert(err)).Reason == string(task.ReasonDatabaseStalled)
 }
 
 // requestIDFor draws a request id that maps to shard s.

@@ -60,7 +60,11 @@ func (s *Store) addOne(ctx context.Context, a *adding) error {
 	if err := s.store(ctx, a); err != nil || !a.repeated {
 		return err
 	}
-	return s.lookUp(ctx, a)
+	err := s.lookUp(ctx, a)
+	if kernel.Stalled(err) { // which would say that nothing was stored
+		return task.Errorf(task.ReasonOutcomeUnknown, "the request was stored before, but its database does not answer; try again").CausedBy(err)
+	}
+	return err
 }
 
 func (s *Store) store(ctx context.Context, a *adding) error {
@@ -99,8 +103,9 @@ func (db *database) doAdds(ctx context.Context, group []*adding) []error {
 
 // storeEach stores the requests of a group that has failed, each in a transaction of its own,
 // small ones first. It gives up when the database does not answer, or after as long as a
-// transaction may take. Then the other requests keep the error of the group. A request
-// without a key is not repeated if it may have been stored.
+// transaction may take. Then the other requests keep the error of the group. A request that may
+// have been stored is not repeated if it has no key; with one, no later error says that it was
+// not stored.
 func (db *database) storeEach(ctx context.Context, group []*adding, errs []error) {
 	order := make([]int, len(group))
 	for i := range order {
@@ -109,10 +114,14 @@ func (db *database) storeEach(ctx context.Context, group []*adding, errs []error
 	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(group[i].bytes(), group[j].bytes()) })
 	until := time.Now().Add(2 * db.store.db.StatementTimeout())
 	for _, i := range order {
-		if group[i].key == "" && errors.Is(errs[i], task.ErrOutcomeUnknown) {
+		perhaps := errors.Is(errs[i], task.ErrOutcomeUnknown)
+		if group[i].key == "" && perhaps {
 			continue
 		}
 		errs[i] = db.storeAdds(ctx, []*adding{group[i]})
+		if errs[i] != nil && perhaps {
+			errs[i] = errors.Join(errs[i], task.ErrOutcomeUnknown)
+		}
 		if errs[i] != nil && kernel.NoAnswer(errs[i]) || time.Now().After(until) {
 			return
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
@@ -214,5 +215,42 @@ func TestExpiredKeysAndFinishedTasksArePurged(t *testing.T) {
 	}
 	if _, err := b.Get(t.Context(), b.tenant, id); task.CodeOf(err) != task.NotFound {
 		t.Fatal(err)
+	}
+}
+
+// A client stores a request elsewhere if it is told that nothing was done.
+func TestNoErrorSaysThatNothingWasStoredAfterALostCommit(t *testing.T) {
+	var commits atomic.Int32
+	b := setup(t, func(c *Config) {
+		c.Failpoint = func(point string, _ int) error {
+			switch point {
+			case "add:" + kernel.AfterCommit:
+				if commits.Add(1) == 1 {
+					return errors.New("connection lost")
+				}
+			case "add:" + kernel.BeforeCommit:
+				if commits.Load() > 0 {
+					return store.ErrStalled
+				}
+			}
+			return nil
+		}
+	})
+	var group []*adding
+	for range 2 {
+		id := b.requestID()
+		group = append(group, &adding{
+			req:   task.AddRequest{Tenant: b.tenant, RequestID: id, Specs: []task.Spec{b.spec(task.OneShot)}},
+			shard: task.ShardOf(id), key: id,
+		})
+	}
+	for i, err := range b.dbs[b.d].doAdds(t.Context(), group) {
+		var known *task.Error
+		if !errors.As(kernel.Unavailable(err), &known) || known.Reason == task.ReasonDatabaseStalled {
+			t.Errorf("request %d, which was stored: %v, want an unknown outcome", i, err)
+		}
+	}
+	if rows := b.rows(); len(rows) != 2 {
+		t.Errorf("%d rows are stored, want 2", len(rows))
 	}
 }

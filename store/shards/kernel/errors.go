@@ -55,7 +55,7 @@ func Unavailable(err error) error {
 	if errors.As(err, &known) {
 		return err
 	}
-	if errors.Is(err, store.ErrStalled) {
+	if errors.Is(err, store.ErrStalled) && !errors.Is(err, task.ErrOutcomeUnknown) {
 		return errStalled()
 	}
 	return task.Errorf(task.ReasonDatabaseUnavailable, "the task's database did not answer; try again").CausedBy(err)
