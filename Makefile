@@ -67,10 +67,14 @@ test-together: compile-tests
 	  { echo "$$first"; grep -vxFf <(echo "$$first") <<<"$$all" | grep -vE '$(ALONE)|$(LIGHT)' || true; } | \
 	  xargs -r $(GOTEST) $(RACE) -p 3
 
+# Both runs of test-alone take place, whatever the first one says.
 .PHONY: test-alone
 test-alone: compile-tests
-	go list $(PACKAGES) | { grep -E '/dispatch$$' || true; } | xargs -r $(GOTEST) $(RACE)
-	{ go list $(PACKAGES) | grep -E '/loadtest$$' || true; go list $(PACKAGES) | grep -E '$(LIGHT)' || true; } | xargs -r $(GOTEST) $(RACE) -p 2
+	failed=0; \
+	go list $(PACKAGES) | { grep -E '/dispatch$$' || true; } | xargs -r $(GOTEST) $(RACE) || failed=1; \
+	{ go list $(PACKAGES) | grep -E '/loadtest$$' || true; go list $(PACKAGES) | grep -E '$(LIGHT)' || true; } | \
+	  xargs -r $(GOTEST) $(RACE) -p 2 || failed=1; \
+	exit $$failed
 
 .PHONY: test-short
 test-short: $(TESTENV) ## run only the quick tests

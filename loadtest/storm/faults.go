@@ -9,6 +9,7 @@ import (
 
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/loadtest/workload"
 )
 
 // fault is a kind of fault.
@@ -212,7 +213,11 @@ func restart(ctx context.Context, p part) error {
 // listener had called handlers, and that its successor joins the group.
 func (r *runner) killListener(ctx context.Context, h *happening) error {
 	hand := r.hands()[h.Part]
-	before, pid := hand.Callbacks(), hand.PID()
+	before, err := atWork(ctx, hand)
+	if err != nil {
+		return err
+	}
+	pid := hand.PID()
 	if err := hand.Kill(); err != nil {
 		return err
 	}
@@ -226,10 +231,26 @@ func (r *runner) killListener(ctx context.Context, h *happening) error {
 	return nil
 }
 
+// atWork waits until a listener has called a handler, but not for longer than workLimit, and
+// returns the number of its calls.
+func atWork(ctx context.Context, l *workload.Hand) (calls int64, err error) {
+	for end := time.Now().Add(workLimit); ; {
+		if calls = l.Callbacks(); calls > 0 || time.Now().After(end) {
+			return calls, nil
+		}
+		if err := harness.Sleep(ctx, pollEvery); err != nil {
+			return 0, err
+		}
+	}
+}
+
 // freezeListener suspends a listener. The effect is that it had called handlers, and that it
 // calls none until it is resumed.
 func (r *runner) freezeListener(ctx context.Context, h *happening) error {
 	hand := r.hands()[h.Part]
+	if _, err := atWork(ctx, hand); err != nil {
+		return err
+	}
 	if err := hand.Pause(); err != nil {
 		return err
 	}

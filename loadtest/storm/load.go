@@ -24,6 +24,7 @@ const (
 	joinLimit  = 2 * time.Minute
 	stopLimit  = time.Minute
 	finalLimit = 2 * time.Minute
+	workLimit  = 10 * time.Second
 	// calm is the time without a call of a handler after which a load may be done.
 	calm      = 2 * time.Second
 	pollEvery = 250 * time.Millisecond
