@@ -162,10 +162,10 @@ type Report struct {
 	HeldSamples   map[feature]int     `json:"held_samples,omitempty"`
 	// TakeoverS bounds HeldDelayed. 0: what the part held waits until it continues.
 	TakeoverS float64 `json:"takeover_bound_s"`
-	// RecoveredS is when the last 5 s began after the freeze whose 99th percentile was above
-	// the bound, in seconds since the freeze. It covers all features of what the part did not
-	// hold. HeldRecoveredS is the same for runs of what it held that are scheduled after the
-	// freeze.
+	// RecoveredS is the first second after the freeze from which on the 99th percentile, up to
+	// the end of the measurement, is in the bound. It is the longest of all features of what the
+	// part did not hold. HeldRecoveredS is the same for runs of what it held that are scheduled
+	// after the freeze.
 	RecoveredS     float64 `json:"recovered_s"`
 	HeldRecoveredS float64 `json:"held_recovered_s"`
 	// AddsFailed is the number of adds without an acknowledgement.
@@ -196,8 +196,9 @@ func (o *observed) report(header harness.Header, r *runner, p phases) *Report {
 		rep.SamplesBefore[key], rep.Samples[key] = len(before), len(during)
 		rep.P99Before[key], rep.P99During[key], rep.P99After[key] = quantile(before, 0.99), quantile(during, 0.99), quantile(after, 0.99)
 		rep.P50During[key], rep.MaxDuring[key] = quantile(during, 0.5), quantile(during, 1)
-		rep.HeldRecoveredS = max(rep.HeldRecoveredS, lastAbove(o.held[key], span{p.during.to, p.after.to}, bound(rep.P99Before[key])))
-		rep.RecoveredS = max(rep.RecoveredS, lastAbove(all, span{p.during.to, p.after.to}, bound(rep.P99Before[key])))
+		since, limit := span{p.during.to, p.after.to}, bound(rep.P99Before[key])
+		rep.RecoveredS = max(rep.RecoveredS, delayed(all, since, limit))
+		rep.HeldRecoveredS = max(rep.HeldRecoveredS, delayed(o.held[key], since, limit))
 	}
 	return rep
 }
@@ -249,27 +250,6 @@ func quantile(sorted []time.Duration, q float64) float64 {
 
 // bound is the 99th percentile that is allowed during the freeze, in milliseconds.
 func bound(before float64) float64 { return 2*before + 20 }
-
-// window is the span over which the recovery is judged. One late sample among the few
-// hundred of a second would be its 99th percentile, freeze or not.
-const window = 5 * time.Second
-
-// lastAbove returns when the last window of a span began whose 99th percentile was above the
-// limit, rounded up to a whole second, in seconds since the begin of the span. It is 0 if no
-// window was.
-func lastAbove(all []sample, s span, limit float64) float64 {
-	last := 0
-	for i := 0; ; i++ {
-		from := s.from.Add(time.Duration(i) * time.Second)
-		to := from.Add(window)
-		if to.After(s.to) {
-			return float64(last)
-		}
-		if quantile(within(all, span{from, to}), 0.99) > limit {
-			last = i + 1
-		}
-	}
-}
 
 // Table implements [harness.Report].
 func (rep *Report) Table(t *harness.Table) {
