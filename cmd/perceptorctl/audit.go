@@ -43,7 +43,7 @@ func (c *ctl) auditCommand() *cobra.Command {
 	f.StringVar(&from, "from", "", "the earliest time: an instant such as 2026-01-31T12:00:00Z, or -24h")
 	f.StringVar(&until, "until", "", "the exclusive latest time")
 	f.BoolVar(&own, "own", false, "list the events of the tenant that the token belongs to")
-	return cmd
+	return watchable(c.completesTenants(cmd, "tenant"))
 }
 
 func (c *ctl) listAudit(ctx context.Context, cmd *cobra.Command, conn *grpc.ClientConn, p *pages, q *perceptorv1.ListAuditEventsRequest, own bool) (err error) {

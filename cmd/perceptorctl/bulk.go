@@ -72,18 +72,19 @@ func (c *ctl) bulkList() *cobra.Command {
 		},
 	}
 	p.flags(cmd)
-	return cmd
+	return watchable(cmd)
 }
 
 func bulkTable(list ...*perceptorv1.BulkOperation) *table {
-	t := &table{head: []string{"ID", "ACTION", "STATE", "MATCHED", "DONE", "FAILED", "DATABASES", "CREATED"}}
+	t := &table{narrow: 8, head: []string{"ID", "ACTION", "STATE", "MATCHED", "DONE", "FAILED", "DATABASES", "CREATED", "FINISHED", "MAX RATE"}}
 	for _, o := range list {
 		action := o.Action.String()
 		if o.DryRun {
 			action += " (dry run)"
 		}
 		t.add(strconv.FormatInt(o.Id, 10), action, o.State.String(), strconv.FormatInt(o.Matched, 10), strconv.FormatInt(o.Done, 10),
-			strconv.FormatInt(o.Failed, 10), fmt.Sprintf("%d of 16", o.FinishedParts), timeCell(o.CreateTime))
+			strconv.FormatInt(o.Failed, 10), fmt.Sprintf("%d of 16", o.FinishedParts), timeCell(o.CreateTime),
+			timeCell(o.FinishTime), strconv.Itoa(int(o.MaxRate)))
 	}
 	return t
 }

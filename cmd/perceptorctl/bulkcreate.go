@@ -36,13 +36,13 @@ var (
 	commonFilters = []string{"kind", "type", "tag"}
 )
 
-const bulkActions = "pause, resume, cancel, reschedule, replay, purge-dead, purge-finished"
+var bulkActions = []string{"pause", "resume", "cancel", "reschedule", "replay", "purge-dead", "purge-finished"}
 
 func (c *ctl) bulkCreate() *cobra.Command {
 	b := &bulkFlags{}
 	cmd := &cobra.Command{
-		Use: "create ACTION", Short: "Create an operation on many tasks or dead runs", Args: cobra.ExactArgs(1),
-		Long: "Create an operation on many tasks or dead runs. ACTION is one of\n" + bulkActions + ".\n\n" +
+		Use: "create ACTION", Short: "Create an operation on many tasks or dead runs", Args: cobra.ExactArgs(1), ValidArgs: bulkActions,
+		Long: "Create an operation on many tasks or dead runs. ACTION is one of\n" + strings.Join(bulkActions, ", ") + ".\n\n" +
 			"Run it with --dry-run --watch first, which only counts. Without a filter the operation changes all tasks or\n" +
 			"dead runs of the tenant and needs --all.",
 		Example: "  perceptorctl bulk create cancel --kind mail --tag campaign-7 --dry-run --watch\n" +
@@ -89,13 +89,16 @@ func (c *ctl) bulkCreate() *cobra.Command {
 	f.BoolVar(&b.all, "all", false, "select all of the tenant's, without a filter")
 	f.BoolVar(&b.watch, "watch", false, "show the progress until the operation ends, as bulk watch does")
 	f.StringVar(&b.requestID, "request-id", "", "id that makes the command safe to repeat")
+	completes(cmd, "type", taskTypes...)
+	completes(cmd, "state", taskStates...)
+	completes(cmd, "reason", deadReasons...)
 	return cmd
 }
 
 func (b *bulkFlags) read(cmd *cobra.Command, action string) (*perceptorv1.BulkOperation, error) {
 	n, ok := perceptorv1.BulkOperation_Action_value[enumWord(action)]
 	if !ok || n == 0 {
-		return nil, cli.Usagef("%q is not one of %s", action, bulkActions)
+		return nil, cli.Usagef("%q is not one of %s", action, strings.Join(bulkActions, ", "))
 	}
 	o := &perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_Action(n), DryRun: b.dry, MaxRate: b.rate}
 	dead := o.Action == perceptorv1.BulkOperation_REPLAY || o.Action == perceptorv1.BulkOperation_PURGE_DEAD

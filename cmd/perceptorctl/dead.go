@@ -23,6 +23,9 @@ type deadFlags struct {
 	typ, reason, from, until string
 }
 
+// deadReasons are the values of --reason.
+var deadReasons = []string{"out-of-attempts", "silent", "unpublishable", "permanent"}
+
 func (d *deadFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&d.f.Kind, "kind", "", "only runs of this kind")
@@ -32,6 +35,8 @@ func (d *deadFlags) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&d.f.Tags, "tag", nil, "only runs of tasks with this tag; repeat it to require several tags")
 	f.StringVar(&d.from, "died-from", "", "only runs that died at this instant or later, such as 2026-01-31T12:00:00Z")
 	f.StringVar(&d.until, "died-until", "", "only runs that died before this instant")
+	completes(cmd, "type", taskTypes...)
+	completes(cmd, "reason", deadReasons...)
 }
 
 func (d *deadFlags) read() (*perceptorv1.DeadRunFilter, error) {
@@ -41,7 +46,7 @@ func (d *deadFlags) read() (*perceptorv1.DeadRunFilter, error) {
 	}
 	n, ok := perceptorv1.DeadRun_Reason_value[enumWord(d.reason)]
 	if d.reason != "" && (!ok || n == 0) {
-		return nil, cli.Usagef("--reason: %q is not one of out-of-attempts, silent, unpublishable, permanent", d.reason)
+		return nil, cli.Usagef("--reason: %q is not one of %s", d.reason, strings.Join(deadReasons, ", "))
 	}
 	d.f.Reason = perceptorv1.DeadRun_Reason(n)
 	if d.f.DiedFrom, err = instant("died-from", d.from); err != nil {
@@ -81,14 +86,15 @@ func (c *ctl) deadList() *cobra.Command {
 	}
 	p.flags(cmd)
 	d.flags(cmd)
-	return cmd
+	return watchable(cmd)
 }
 
 func deadTable(runs []*perceptorv1.DeadRun) *table {
-	t := &table{head: []string{"RUN", "KIND", "REASON", "ATTEMPTS", "DIED", "ERROR"}}
+	t := &table{narrow: 6, head: []string{"RUN", "KIND", "REASON", "ATTEMPTS", "DIED", "ERROR", "TYPE", "SCHEDULED", "REPLAY OF", "TAGS"}}
 	for _, x := range runs {
 		line, _, _ := strings.Cut(x.Error, "\n")
-		t.add(x.RunId, x.Kind, x.Reason.String(), strconv.Itoa(int(x.Attempt)), timeCell(x.DiedTime), textCell(line))
+		t.add(x.RunId, x.Kind, x.Reason.String(), strconv.Itoa(int(x.Attempt)), timeCell(x.DiedTime), textCell(line),
+			x.Type.String(), timeCell(x.ScheduledTime), textCell(x.ReplayOf), textCell(strings.Join(x.Tags, ", ")))
 	}
 	return t
 }

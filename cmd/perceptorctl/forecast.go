@@ -45,7 +45,8 @@ func (c *ctl) forecastCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&all, "all", false, "all tenants")
 	cmd.Flags().StringVar(&tenant, "tenant", "", "only this tenant")
 	cmd.Flags().StringVar(&by, "by", "hour", "minute (of the next hour), hour (of the next week) or day (of the next 90 days)")
-	return cmd
+	completes(cmd, "by", "minute", "hour", "day")
+	return watchable(c.completesTenants(cmd, "tenant"))
 }
 
 func forecastTable(f *perceptorv1.Forecast, spans []*perceptorv1.ForecastSpan) *table {

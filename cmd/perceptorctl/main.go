@@ -54,10 +54,11 @@ func newCommand() *cobra.Command {
 	f.StringVar(&c.certFile, "tls-cert-file", "", "file of a certificate to present to the API; implies --tls")
 	f.StringVar(&c.keyFile, "tls-key-file", "", "file of its private key")
 	f.BoolVar(&c.insecure, "insecure", false, "allow open links to other machines: without TLS, with the token in the clear")
-	f.StringVarP(&c.output, "output", "o", "table", "output format: table, json or yaml")
-	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	f.StringVarP(&c.output, "output", "o", "table", "output format: table, wide (a table with more columns), json or yaml")
+	completes(root, "output", outputs...)
 	duration.Var(f, &c.timeout, "timeout", 10*time.Second, "time limit of a call")
 	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))
+	c.completesTenants(root, "inspect")
 	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.republishCommand(), c.clockCommand(), c.deadCommand(), c.bulkCommand(), c.kindCommand(), c.packCommand(), c.auditCommand(), c.forecastCommand(), c.topCommand(), c.contextCommand())
 	return root
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -22,9 +23,12 @@ import (
 	"github.com/perceptor/perceptor/internal/duration"
 )
 
+// outputs are the values of --output.
+var outputs = []string{"table", "wide", "json", "yaml"}
+
 func (c *ctl) checkOutput() error {
-	if c.output != "table" && !c.structured() {
-		return cli.Usagef("--output: %q is none of table, json, yaml", c.output)
+	if !slices.Contains(outputs, c.output) {
+		return cli.Usagef("--output: %q is none of %s", c.output, strings.Join(outputs, ", "))
 	}
 	return nil
 }
@@ -36,6 +40,20 @@ func (c *ctl) structured() bool { return c.output == "json" || c.output == "yaml
 type table struct {
 	head []string
 	rows [][]string
+	// narrow is the number of columns that are shown unless the output is wide; 0: all.
+	narrow int
+}
+
+// cut returns the table without the columns of a wide one.
+func (t *table) cut() *table {
+	if t.narrow == 0 {
+		return t
+	}
+	c := &table{head: t.head[:t.narrow]}
+	for _, r := range t.rows {
+		c.rows = append(c.rows, r[:t.narrow])
+	}
+	return c
 }
 
 // add adds a row. What would break the table, or do something to a terminal, is
@@ -61,8 +79,11 @@ func (t *table) write(w io.Writer) error {
 
 // show prints a message as JSON or YAML, or the table.
 func (c *ctl) show(cmd *cobra.Command, m proto.Message, t func() *table) error {
-	if !c.structured() {
+	switch {
+	case c.output == "wide":
 		return t().write(cmd.OutOrStdout())
+	case !c.structured():
+		return t().cut().write(cmd.OutOrStdout())
 	}
 	// The library varies its white space at random; a stable form serves scripts.
 	compact, err := protojson.Marshal(m)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/perceptor/perceptor/internal/cli"
 )
 
 // pages are the flags of commands that list.
@@ -25,17 +27,21 @@ func (p *pages) flags(cmd *cobra.Command) {
 // It returns all rows, and the token of what comes after them.
 func gather[Page interface{ GetNextPageToken() string }, Row any](p *pages, rows func(Page) []Row, ask func(size int32, token string) (Page, error)) (all []Row, next string, err error) {
 	token := p.token
+	bar := cli.NewProgress(p.cmd.ErrOrStderr(), "reading")
+	defer bar.End()
 	for len(all) < p.limit {
 		page, err := ask(int32(min(p.limit-len(all), maxPage)), token)
 		if err != nil {
 			return nil, "", err
 		}
 		all, next = append(all, rows(page)...), page.GetNextPageToken()
+		bar.Show(int64(len(all)), 0, "rows")
 		if next == "" {
 			break
 		}
 		token = next
 	}
+	bar.End()
 	if next != "" {
 		fmt.Fprintf(p.cmd.ErrOrStderr(), "there may be more: set a --limit above %d, or --page-token %s\n", p.limit, next)
 	}

@@ -121,7 +121,7 @@ func (c *ctl) tenantPause(pause bool) *cobra.Command {
 	if !pause {
 		use, short = "resume NAME", "Resume a paused tenant"
 	}
-	return &cobra.Command{
+	return c.completesTenants(&cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
@@ -141,7 +141,7 @@ func (c *ctl) tenantPause(pause bool) *cobra.Command {
 				return c.show(cmd, t, func() *table { return tenantTable(t) })
 			})
 		},
-	}
+	}, "")
 }
 
 // quotaTable shows the quotas that apply to a tenant, and what it uses of them.

@@ -24,14 +24,15 @@ func (c *ctl) runHistory() *cobra.Command {
 		},
 	}
 	p.flags(cmd)
-	return cmd
+	return watchable(cmd)
 }
 
 func eventTable(events []*perceptorv1.RunEvent) *table {
-	t := &table{head: []string{"TIME", "RUN", "ATTEMPT", "EVENT", "SCHEDULED", "DETAIL"}}
+	t := &table{narrow: 6, head: []string{"TIME", "RUN", "ATTEMPT", "EVENT", "SCHEDULED", "DETAIL", "DISPATCHER", "LISTENER", "CLAIMED", "PUBLISHED", "RECEIVED", "BEGUN", "ENDED"}}
 	for _, e := range events {
 		t.add(timeCell(e.EventTime), strconv.FormatInt(e.Seq, 10), strconv.Itoa(int(e.Attempt)), e.Type.String(),
-			timeCell(e.ScheduledTime), detailCell(e.Detail))
+			timeCell(e.ScheduledTime), detailCell(e.Detail), textCell(e.Dispatcher), textCell(e.GetListener().GetName()),
+			timeCell(e.ClaimTime), timeCell(e.PublishTime), timeCell(e.ReceiveTime), timeCell(e.HandlerBeginTime), timeCell(e.HandlerEndTime))
 	}
 	return t
 }

@@ -18,44 +18,27 @@ func (c *ctl) taskCommand() *cobra.Command {
 	cmd := group("task", "Add, show, change and cancel tasks",
 		c.taskAdd(),
 		c.taskPreview(),
-		c.oneTask("get", "Show a task", func(ctx context.Context, conn *grpc.ClientConn, t taskName) (*perceptorv1.Task, error) {
-			return api(conn).GetTask(ctx, &perceptorv1.GetTaskRequest{Id: t.id, IdempotencyKey: t.key})
-		}),
+		c.taskGet(),
 		c.taskList(),
 		c.taskCount(),
 		c.taskUpdate(),
 		c.taskTrigger(),
 		c.taskExplain(),
 		c.taskHistory(),
-		c.oneTask("cancel", "Cancel a task", func(ctx context.Context, conn *grpc.ClientConn, t taskName) (*perceptorv1.Task, error) {
+		c.eachTask("cancel", "Cancel a task", func(ctx context.Context, conn *grpc.ClientConn, t taskName) (*perceptorv1.Task, error) {
 			return api(conn).CancelTask(ctx, &perceptorv1.CancelTaskRequest{Id: t.id, IdempotencyKey: t.key})
 		}),
-		c.oneTask("pause", "Pause a task: claim no new run of it", func(ctx context.Context, conn *grpc.ClientConn, t taskName) (*perceptorv1.Task, error) {
+		c.eachTask("pause", "Pause a task: claim no new run of it", func(ctx context.Context, conn *grpc.ClientConn, t taskName) (*perceptorv1.Task, error) {
 			return api(conn).PauseTask(ctx, &perceptorv1.PauseTaskRequest{Id: t.id, IdempotencyKey: t.key})
 		}),
-		c.oneTask("resume", "Resume a paused task", func(ctx context.Context, conn *grpc.ClientConn, t taskName) (*perceptorv1.Task, error) {
+		c.eachTask("resume", "Resume a paused task", func(ctx context.Context, conn *grpc.ClientConn, t taskName) (*perceptorv1.Task, error) {
 			return api(conn).ResumeTask(ctx, &perceptorv1.ResumeTaskRequest{Id: t.id, IdempotencyKey: t.key})
 		}),
 		c.taskPurge(),
 	)
-	cmd.Long = "Add, show, change and cancel tasks. TASK is the id of a task, or key:KEY with its idempotency key."
+	cmd.Long = "Add, show, change and cancel tasks. TASK is the id of a task, or key:KEY with its idempotency key. Where several can\n" +
+		"be given, each is done by itself: one that fails does not keep the others from being done."
 	return cmd
-}
-
-func (c *ctl) taskPurge() *cobra.Command {
-	return &cobra.Command{
-		Use: "purge TASK", Short: "Remove a finished task before its retention ends", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := readTaskName(args[0])
-			if err != nil {
-				return err
-			}
-			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
-				_, err := perceptorv1.NewTaskServiceClient(conn).PurgeTask(ctx, &perceptorv1.PurgeTaskRequest{Id: name.id, IdempotencyKey: name.key})
-				return err
-			})
-		},
-	}
 }
 
 // taskName is an argument that names a task: its id, or key:KEY with its idempotency_key.
@@ -73,26 +56,6 @@ func readTaskName(arg string) (taskName, error) {
 		return taskName{}, cli.Usagef("%q is not a task id, and not key:KEY with an idempotency key", arg)
 	}
 	return taskName{id: id}, nil
-}
-
-// oneTask is a command about one task.
-func (c *ctl) oneTask(use, short string, call func(context.Context, *grpc.ClientConn, taskName) (*perceptorv1.Task, error)) *cobra.Command {
-	return &cobra.Command{
-		Use: use + " TASK", Short: short, Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := readTaskName(args[0])
-			if err != nil {
-				return err
-			}
-			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
-				t, err := call(ctx, conn, name)
-				if err != nil {
-					return err
-				}
-				return c.show(cmd, t, func() *table { return taskDetails(t) })
-			})
-		},
-	}
 }
 
 func (c *ctl) taskList() *cobra.Command {
@@ -144,8 +107,16 @@ func (c *ctl) taskList() *cobra.Command {
 	f.StringArrayVar(&r.Tags, "tag", nil, "only tasks with this tag; repeat it to require several tags")
 	f.StringVar(&from, "due-from", "", "only tasks due at this instant or later, such as 2026-01-31T12:00:00Z or +90s from now")
 	f.StringVar(&until, "due-until", "", "only tasks due before this instant")
-	return cmd
+	completes(cmd, "type", taskTypes...)
+	completes(cmd, "state", taskStates...)
+	return watchable(cmd)
 }
+
+// The values of --type and of --state.
+var (
+	taskTypes  = []string{"one-shot", "non-blocking", "blocking"}
+	taskStates = []string{"scheduled", "running", "completed", "cancelled", "failed"}
+)
 
 // enumWord turns one-shot into ONE_SHOT.
 func enumWord(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "-", "_")) }
@@ -153,7 +124,7 @@ func enumWord(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "-
 func taskType(s string) (perceptorv1.Task_Type, error) {
 	n, ok := perceptorv1.Task_Type_value[enumWord(s)]
 	if s != "" && (!ok || n == 0) {
-		return 0, cli.Usagef("--type: %q is not one of one-shot, non-blocking, blocking", s)
+		return 0, cli.Usagef("--type: %q is not one of %s", s, strings.Join(taskTypes, ", "))
 	}
 	return perceptorv1.Task_Type(n), nil
 }
@@ -161,7 +132,7 @@ func taskType(s string) (perceptorv1.Task_Type, error) {
 func taskState(s string) (perceptorv1.Task_State, error) {
 	n, ok := perceptorv1.Task_State_value[enumWord(s)]
 	if s != "" && (!ok || n == 0) {
-		return 0, cli.Usagef("--state: %q is not one of scheduled, running, completed, cancelled, failed", s)
+		return 0, cli.Usagef("--state: %q is not one of %s", s, strings.Join(taskStates, ", "))
 	}
 	return perceptorv1.Task_State(n), nil
 }
@@ -174,10 +145,14 @@ func stateCell(t *perceptorv1.Task) string {
 }
 
 func taskTable(tasks ...*perceptorv1.Task) *table {
-	t := &table{head: []string{"ID", "KIND", "TYPE", "STATE", "RUNS", "NEXT", "SCHEDULE"}}
+	t := &table{narrow: 7, head: []string{
+		"ID", "KIND", "TYPE", "STATE", "RUNS", "NEXT", "SCHEDULE",
+		"DUE", "END", "MISSED", "OPEN RUNS", "VERSION", "CREATED", "FINISHED", "KEY", "TAGS",
+	}}
 	for _, x := range tasks {
-		t.add(strconv.FormatInt(x.Id, 10), x.Kind, x.Type.String(), stateCell(x), strconv.FormatInt(x.RunCount, 10),
-			timeCell(x.ScheduledTime), scheduleCell(x))
+		t.add(strconv.FormatInt(x.Id, 10), x.Kind, x.Type.String(), stateCell(x), runsCell(x), timeCell(x.ScheduledTime), scheduleCell(x),
+			timeCell(x.DueTime), timeCell(x.EndTime), strconv.FormatInt(x.MissedCount, 10), strconv.Itoa(int(x.OpenRunCount)), strconv.Itoa(int(x.Version)),
+			timeCell(x.CreateTime), timeCell(x.FinishTime), textCell(x.IdempotencyKey), textCell(strings.Join(x.Tags, ", ")))
 	}
 	return t
 }

@@ -32,7 +32,7 @@ func (c *ctl) taskExplain() *cobra.Command {
 	}
 	cmd.Flags().Int32Var(&r.EventCount, "events", 5, "number of last events of its runs to show, 0 to 100")
 	cmd.Flags().Int32Var(&r.NextCount, "next", 3, "number of next instants to show, 0 to 100")
-	return cmd
+	return watchable(cmd)
 }
 
 func explanation(a *perceptorv1.ExplainTaskResponse) *table {

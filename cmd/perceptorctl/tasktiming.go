@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,7 +23,14 @@ type timingFlags struct {
 	limit                        int32
 }
 
-func (t *timingFlags) flags(f *pflag.FlagSet) {
+// The values of --dialect and of --misfire.
+var (
+	dialects = []string{"standard", "quartz", "named"}
+	misfires = []string{"fire-once", "fire-all", "skip"}
+)
+
+func (t *timingFlags) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
 	f.StringVar(&t.cron, "cron", "", "cron expression instead of --interval: '30 6 * * MON-FRI', @daily, '@every 90m'")
 	f.StringVar(&t.zone, "tz", "", "IANA time zone of --cron (default UTC)")
 	f.StringVar(&t.dialect, "dialect", "", "dialect of --cron: standard, quartz or named (default standard, or named for @)")
@@ -30,6 +38,8 @@ func (t *timingFlags) flags(f *pflag.FlagSet) {
 	duration.Var(f, &t.grace, "misfire-grace", 0, "how late an instant may fire with --misfire skip (default 1m)")
 	f.Int32Var(&t.limit, "misfire-limit", 0, "most missed instants that fire with --misfire fire-all (default 1000)")
 	duration.Var(f, &t.spread, "spread", 0, "window over which the instants of like tasks are distributed (default none)")
+	completes(cmd, "dialect", dialects...)
+	completes(cmd, "misfire", misfires...)
 }
 
 // read puts the flags that were given into a task. An update may be of the time zone
@@ -44,13 +54,13 @@ func (t *timingFlags) read(f *pflag.FlagSet, out *perceptorv1.Task, update bool)
 		}
 		dialect, ok := perceptorv1.Cron_Dialect_value[enumWord(t.dialect)]
 		if t.dialect != "" && (!ok || dialect == 0) {
-			return cli.Usagef("--dialect: %q is not one of standard, quartz, named", t.dialect)
+			return cli.Usagef("--dialect: %q is not one of %s", t.dialect, strings.Join(dialects, ", "))
 		}
 		out.Schedule = &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{Expression: t.cron, TimeZone: t.zone, Dialect: perceptorv1.Cron_Dialect(dialect)}}
 	}
 	policy, ok := perceptorv1.Task_MisfirePolicy_value[enumWord(t.misfire)]
 	if t.misfire != "" && (!ok || policy == 0) {
-		return cli.Usagef("--misfire: %q is not one of fire-once, fire-all, skip", t.misfire)
+		return cli.Usagef("--misfire: %q is not one of %s", t.misfire, strings.Join(misfires, ", "))
 	}
 	out.MisfirePolicy, out.MisfireLimit = perceptorv1.Task_MisfirePolicy(policy), t.limit
 	if f.Changed("misfire-grace") {

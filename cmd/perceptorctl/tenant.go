@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +16,7 @@ import (
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 func (c *ctl) tenantCommand() *cobra.Command {
@@ -30,10 +33,14 @@ type tenantSettings struct {
 	rates     rateSettings
 }
 
+// histories are the values of --history.
+var histories = []string{"none", "failures", "slow", "sampled", "all"}
+
 func (s *tenantSettings) flags(cmd *cobra.Command) {
 	cmd.Flags().Int32Var(&s.params, "max-params-bytes", 0, "most bytes of the params of a task (default 16384)")
 	duration.Var(cmd.Flags(), &s.retention, "default-retention", 0, "retention of finished tasks that set none (default 1h)")
 	cmd.Flags().StringVar(&s.history, "history", "", "events of runs that are recorded: none, failures, slow, sampled or all (default slow)")
+	completes(cmd, "history", histories...)
 	duration.Var(cmd.Flags(), &s.slowAfter, "history-slow-after", 0, "how late, or how long, a run must be to be recorded as slow (default 5s)")
 	cmd.Flags().Int32Var(&s.sample, "history-sample", 0, "with sampled, record the success of one in so many runs (default 100)")
 	s.rates.flags(cmd)
@@ -50,7 +57,7 @@ func (s *tenantSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields
 	if cmd.Flags().Changed("history") {
 		n, ok := perceptorv1.Tenant_History_value[enumWord(s.history)]
 		if !ok || n == 0 {
-			return nil, cli.Usagef("--history: %q is not one of none, failures, slow, sampled, all", s.history)
+			return nil, cli.Usagef("--history: %q is not one of %s", s.history, strings.Join(histories, ", "))
 		}
 		t.History, fields = perceptorv1.Tenant_History(n), append(fields, "history")
 	}
@@ -90,7 +97,7 @@ func (c *ctl) tenantUpdate() *cobra.Command {
 		},
 	}
 	s.flags(cmd)
-	return cmd
+	return c.completesTenants(cmd, "")
 }
 
 func (c *ctl) tenantCreate() *cobra.Command {
@@ -117,7 +124,7 @@ func (c *ctl) tenantCreate() *cobra.Command {
 }
 
 func (c *ctl) tenantGet() *cobra.Command {
-	return &cobra.Command{
+	return watchable(c.completesTenants(&cobra.Command{
 		Use: "get NAME", Short: "Show a tenant, its quotas and what it uses of them", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
@@ -132,18 +139,22 @@ func (c *ctl) tenantGet() *cobra.Command {
 				return quotaTable(t).write(cmd.OutOrStdout())
 			})
 		},
-	}
+	}, ""))
 }
 
 func (c *ctl) tenantDelete() *cobra.Command {
-	var yes bool
+	var yes, wait bool
 	cmd := &cobra.Command{
 		Use: "delete NAME --yes", Short: "Delete a tenant with its tasks, tokens and topics", Args: cobra.ExactArgs(1),
 		Long: "Delete a tenant with its tasks, keys, dead runs, tokens and topics. The deletion continues after the command\n" +
-			"has ended. Run the command again to see its progress; exit code 3 means that the tenant is gone.",
+			"has ended. Run the command again to see its progress; exit code 3 means that the tenant is gone. With --wait the\n" +
+			"command ends when the tenant is gone.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !yes {
 				return cli.Usagef("a deletion cannot be undone; set --yes to delete the tenant %q", args[0])
+			}
+			if wait {
+				return c.deleteAndWait(cmd, args[0])
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 				a, err := perceptorv1.NewAdminServiceClient(conn).DeleteTenant(ctx, &perceptorv1.DeleteTenantRequest{Name: args[0]})
@@ -159,7 +170,33 @@ func (c *ctl) tenantDelete() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm the deletion")
-	return cmd
+	cmd.Flags().BoolVar(&wait, "wait", false, "show the progress until the tenant is gone")
+	return c.completesTenants(cmd, "")
+}
+
+// deleteAndWait deletes a tenant and shows the progress until it is gone. A repeated call only
+// tells how far the deletion is.
+func (c *ctl) deleteAndWait(cmd *cobra.Command, name string) error {
+	bar := cli.NewProgress(cmd.ErrOrStderr(), "deleting "+name)
+	defer bar.End()
+	known := false
+	return watch(cmd.Context(), watchEvery, func() (done bool, err error) {
+		err = c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
+			a, err := perceptorv1.NewAdminServiceClient(conn).DeleteTenant(ctx, &perceptorv1.DeleteTenantRequest{Name: name})
+			if err == nil {
+				known = true
+				bar.Show(int64(a.FinishedDatabases), task.Databases, fmt.Sprintf("%d removed", a.Removed))
+			}
+			return err
+		})
+		var e *cli.Error
+		if known && errors.As(err, &e) && e.Code == cli.NotFound {
+			bar.End()
+			_, err := fmt.Fprintf(cmd.ErrOrStderr(), "tenant %s is gone\n", name)
+			return true, err
+		}
+		return false, err
+	})
 }
 
 func (c *ctl) tenantList() *cobra.Command {
@@ -181,13 +218,18 @@ func (c *ctl) tenantList() *cobra.Command {
 		},
 	}
 	p.flags(cmd)
-	return cmd
+	return watchable(cmd)
 }
 
 func tenantTable(tenants ...*perceptorv1.Tenant) *table {
-	t := &table{head: []string{"NAME", "TOPIC", "MAX PARAMS", "RETENTION", "HISTORY", "RATES", "CREATED"}}
+	t := &table{narrow: 7, head: []string{
+		"NAME", "TOPIC", "MAX PARAMS", "RETENTION", "HISTORY", "RATES", "CREATED",
+		"PAUSED", "PAUSED KINDS", "SLOW AFTER", "SAMPLE", "MAX BACKLOG", "READ RATE", "UPDATE RATE", "PREVIEW RATE", "RUN RATE",
+	}}
 	for _, x := range tenants {
-		t.add(x.Name, x.Topic, strconv.Itoa(int(x.MaxParamsBytes)), durationCell(x.DefaultRetention), x.History.String(), ratesCell(x), timeCell(x.CreateTime))
+		t.add(x.Name, x.Topic, strconv.Itoa(int(x.MaxParamsBytes)), durationCell(x.DefaultRetention), x.History.String(), ratesCell(x), timeCell(x.CreateTime),
+			strconv.FormatBool(x.Paused), textCell(strings.Join(x.PausedKinds, ", ")), durationCell(x.HistorySlowAfter), strconv.Itoa(int(x.HistorySample)),
+			strconv.FormatInt(x.MaxBacklog, 10), strconv.Itoa(int(x.ReadRate)), strconv.Itoa(int(x.UpdateRate)), strconv.Itoa(int(x.PreviewRate)), strconv.Itoa(int(x.RunRate)))
 	}
 	return t
 }

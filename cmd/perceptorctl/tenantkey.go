@@ -44,7 +44,7 @@ func (c *ctl) tenantRotateKey() *cobra.Command {
 		},
 	}
 	duration.Var(cmd.Flags(), &overlap, "overlap", 24*time.Hour, "how long the previous key remains valid")
-	return cmd
+	return c.completesTenants(cmd, "")
 }
 
 // tenantKafka reads Postgres, because no call of the API shows passwords to an operator.

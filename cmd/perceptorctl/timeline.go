@@ -27,7 +27,7 @@ func (c *ctl) taskHistory() *cobra.Command {
 		},
 	}
 	p.flags(cmd)
-	return cmd
+	return watchable(cmd)
 }
 
 // listEvents shows the events of the task that an argument names.

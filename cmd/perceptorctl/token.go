@@ -72,6 +72,7 @@ func (c *ctl) tokenCreate() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&t.Tenant, "tenant", "", "tenant whose tasks and runs the token gives access to (default with a token of the scope tenant_admin: its own)")
+	c.completesTenants(cmd, "tenant")
 	f.BoolVar(&admin, "admin", false, "create an admin token, for tenants and tokens")
 	f.StringSliceVar(&scopes, "scope", nil, "scopes of a tenant: tenant (the default), or of add, read, operate, listen, tenant_admin; without a tenant: admin, admin_read, inspect")
 	f.BoolVar(&direct, "direct", false, "write to Postgres instead of calling the API")
@@ -174,7 +175,7 @@ func (c *ctl) tokenList() *cobra.Command {
 	}
 	p.flags(cmd)
 	cmd.Flags().StringVar(&tenant, "tenant", "", "only tokens of this tenant")
-	return cmd
+	return watchable(c.completesTenants(cmd, "tenant"))
 }
 
 func (c *ctl) tokenRotate() *cobra.Command {

@@ -3,22 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"google.golang.org/grpc"
 
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
-
-// clearScreen moves to the upper left corner and clears what is below.
-const clearScreen = "\x1b[H\x1b[J"
 
 // topOrders are the orders of tenants, by the name of the flag's value.
 var topOrders = map[string]perceptorv1.ListTenantFiguresRequest_Order{
@@ -49,7 +43,7 @@ func (c *ctl) topCommand() *cobra.Command {
 	f.Int32Var(&o.limit, "limit", 20, "most tenants to show, 1 to 1000")
 	duration.Var(f, &o.every, "every", 2*time.Second, "time between two looks")
 	f.BoolVar(&o.once, "once", false, "look once")
-	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions([]string{"lateness", "backlog", "rate", "name"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	completes(cmd, "sort", "lateness", "backlog", "rate", "name")
 	return cmd
 }
 
@@ -101,18 +95,10 @@ func (c *ctl) showTop(cmd *cobra.Command, list *perceptorv1.ListTenantFiguresRes
 	if c.structured() {
 		return c.show(cmd, list, nil)
 	}
-	switch {
-	case isTerminal(out):
-		fmt.Fprint(out, clearScreen)
-	case !first:
-		fmt.Fprintln(out)
+	if err := nextFrame(out, first); err != nil {
+		return err
 	}
 	return topTable(list).write(out)
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a descriptor is a small number
 }
 
 func topTable(list *perceptorv1.ListTenantFiguresResponse) *table {
