@@ -25,7 +25,7 @@ func TestListsAndBulkOperationsOfASmallStoreAreExact(t *testing.T) {
 	o.Quiet, o.Horizon = time.Hour, 3*time.Hour // beyond the stack's horizon, so that rows are demoted during the run
 	o.Pages, o.Idle, o.Rate, o.Warmup, o.Alone = 5, 200*time.Millisecond, 50, time.Second, time.Second
 	o.Throttle, o.ThrottleFor, o.Limit = 320, 3*time.Second, time.Minute
-	o.On = s
+	o.On, o.PageLimit = s, 0
 	o.ListenerCommand, o.Progress = []string{self, harness.ListenerName}, testLog{t}
 	report, err := harness.Run(ctx, &o)
 	if err != nil {
@@ -40,8 +40,9 @@ func TestListsAndBulkOperationsOfASmallStoreAreExact(t *testing.T) {
 	for _, fault := range report.AllFaults() {
 		t.Error(fault)
 	}
-	if len(report.Bulk) != 10 || report.Verified != 7 || len(report.Sizes) != 2 || len(report.Sizes[1].Lists) < 10 || len(report.Sizes[1].Complete) == 0 {
-		t.Errorf("wrong report: %d bulk operations, %d verifications, %d sizes", len(report.Bulk), report.Verified, len(report.Sizes))
+	if len(report.Bulk) != 10 || report.Verified != 7 || len(report.Sizes) != 2 || len(report.Sizes[1].Lists) < 10 || len(report.Sizes[1].Complete) == 0 || len(report.Console) < 15 {
+		t.Errorf("wrong report: %d bulk operations, %d verifications, %d sizes, %d pages of the console",
+			len(report.Bulk), report.Verified, len(report.Sizes), len(report.Console))
 	}
 	c, picture := report.Chart(), bytes.Buffer{}
 	if c == nil {

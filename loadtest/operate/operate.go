@@ -36,7 +36,10 @@ type Options struct {
 	// table, and no list is for them.
 	Others, ParamsBytes int
 	Lists, Bulk         bool
-	Pages, PageSize     int
+	// Console measures the pages of the console, each of which may take PageLimit (0: any time).
+	Console         bool
+	PageLimit       time.Duration
+	Pages, PageSize int
 	// Idle is the time for which the idle programs are measured.
 	Idle               time.Duration
 	Rate               float64
@@ -50,7 +53,7 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		Setup: backlog.DefaultSetup(), Load: backlog.DefaultLoad(),
-		Days: 30, Near: 0.1, Others: 1000, ParamsBytes: 100, Lists: true, Bulk: true, Pages: 100, PageSize: 100, Idle: 5 * time.Second,
+		Days: 30, Near: 0.1, Others: 1000, ParamsBytes: 100, Lists: true, Bulk: true, Console: true, PageLimit: 200 * time.Millisecond, Pages: 100, PageSize: 100, Idle: 5 * time.Second,
 		Rate: 200, Alone: 30 * time.Second, Warmup: 10 * time.Second, Throttle: 2000, ThrottleFor: 20 * time.Second,
 		Limit: time.Hour, Workers: 64,
 	}
@@ -72,6 +75,8 @@ func (o *Options) Declare(f *harness.Flags) {
 	f.Switch(&o.Lists, "lists", "measure lists")
 	harness.Num(f, &o.Pages, "pages", harness.Between(1, 100_000), "number of measured pages of each list")
 	harness.Num(f, &o.PageSize, "page-size", harness.Between(1, task.MaxPageSize), "number of tasks of a page")
+	f.Switch(&o.Console, "console", "measure the pages of the console")
+	harness.Num(f, &o.PageLimit, "page-limit", harness.Between(0, time.Minute), "the longest 95th percentile of a page of the console; 0: any")
 	f.Switch(&o.Bulk, "bulk", "measure bulk operations")
 	harness.Num(f, &o.Rate, "rate", harness.UpTo(10_000.0), "tasks per second of the steady tenant")
 	harness.Num(f, &o.Alone, "alone", harness.UpTo(24*time.Hour), "how long the steady tenant is measured alone")
@@ -184,6 +189,9 @@ type Report struct {
 	// Cancelled is the list of cancelled tasks after the operations.
 	Cancelled *ListFigures `json:"list_cancelled,omitempty"`
 
+	// Console has the pages of the console, with all tasks stored.
+	Console []*ConsoleFigures `json:"console,omitempty"`
+
 	// AloneMs is the lateness of the steady tenant before the operations.
 	AloneMs harness.Quantiles `json:"lateness_ms"`
 	Bulk    []*BulkFigures    `json:"bulk,omitempty"`
@@ -231,6 +239,7 @@ func (rep *Report) Table(t *harness.Table) {
 		t.Line("  %d tasks: %d rows, %d in %d packs; stored at %.0f/s", s.Tasks, s.Near, s.Packed, s.Packs, s.TasksPerS)
 	}
 	rep.writeLists(t)
+	rep.writeConsole(t)
 	rep.writeBulk(t)
 	for _, f := range rep.AllFaults() {
 		t.Line("  FAULT  %s", f)
@@ -266,6 +275,17 @@ func (rep *Report) writeLists(t *harness.Table) {
 	}
 	for _, c := range large.Complete {
 		t.Line("  to its end: %-26s returned %d of %d tasks, %d twice, in %d pages", c.Name, c.Met, c.Want, c.Twice, c.Pages)
+	}
+}
+
+func (rep *Report) writeConsole(t *harness.Table) {
+	if len(rep.Console) == 0 {
+		return
+	}
+	t.Line("\npages of the console, at %d tasks; ms of the whole answer", rep.Sizes[len(rep.Sizes)-1].Tasks)
+	t.Line("  %-76s %-9s %10s %10s %10s %8s", "", "as", "p50", "p95", "max", "KiB")
+	for _, f := range rep.Console {
+		t.Line("  %-76s %-9s %10.1f %10.1f %10.1f %8.1f", f.Path, f.As, f.Ms.P50, f.P95, f.Ms.Max, f.KiB)
 	}
 }
 

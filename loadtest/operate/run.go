@@ -51,6 +51,7 @@ type runner struct {
 	aloneSpan [2]time.Time
 	cancelled int64
 	report    *Report
+	secret    string // a token of the large tenant
 }
 
 func (o *Options) run(ctx context.Context, s *stack.Stack) (_ *Report, err error) {
@@ -65,6 +66,11 @@ func (o *Options) run(ctx context.Context, s *stack.Stack) (_ *Report, err error
 	}
 	if err := r.fill(ctx); err != nil {
 		return r.report, err
+	}
+	if r.Console {
+		if err := r.console(ctx, r.secret); err != nil {
+			return r.report, err
+		}
 	}
 	if r.Bulk {
 		err = r.operate(ctx)
@@ -99,6 +105,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 	if r.small, err = newLister(r.stack, secrets[2]); err != nil {
 		return err
 	}
+	r.secret = secrets[0]
 	if r.client, err = client.New(r.stack.Client(secrets[0])); err != nil {
 		return err
 	}

@@ -301,6 +301,9 @@ func (r *realStack) startPrograms(ctx context.Context) error {
 		if err := r.startProgram(ctx, config, name, a[2], keys); err != nil {
 			return err
 		}
+		if r.HTTP == "" && r.TLS == nil {
+			r.HTTP = "http://" + a[1]
+		}
 		if r.link != nil {
 			if address, err = r.link(name, address); err != nil {
 				return err

@@ -55,6 +55,9 @@ type Stack struct {
 	Address string
 	// Token is the token of the tenant that the load is for.
 	Token string
+	// HTTP is the base URL of the HTTP API and of the console, of the first taskd. It is empty if
+	// not known.
+	HTTP string
 	// TLS is that of clients of the API, and CAFile the file of the CA that it trusts. Both are
 	// zero if the stack's links are open.
 	TLS    *tls.Config
@@ -88,6 +91,9 @@ func (s *Stack) Kafka() string { return s.kafkaAddr }
 
 // ZooKeeper returns the address of a ZooKeeper server. It is empty if not known.
 func (s *Stack) ZooKeeper() string { return s.zookeeper }
+
+// AdminToken returns a token of the scope ADMIN. It is empty if not known.
+func (s *Stack) AdminToken() string { return s.admin }
 
 // Owners returns the reader of the shards' owners. It returns nil if the stack's databases
 // cannot be queried.
@@ -232,7 +238,7 @@ func (s *Stack) readBanner(ctx context.Context, path string) error {
 				said[words[0]] = words[1]
 			}
 		}
-		s.Address, s.Token = said["gRPC"], said["token"]
+		s.Address, s.HTTP, s.Token = said["gRPC"], said["HTTP"], said["token"]
 		if s.Address != "" && s.Token != "" {
 			return nil
 		}
