@@ -24,6 +24,9 @@ func (a *API) newConsole(secure bool) (func(grpc.ClientConnInterface) http.Handl
 	if err != nil {
 		return nil, err
 	}
+	if secret == nil {
+		a.o.Log.Info("logins to the console end with this process and hold at this taskd only; set taskd.console.secret to share them")
+	}
 	issuer, err := consoleIssuer(&a.o.Config.Taskd, a.o.Log)
 	if err != nil {
 		return nil, err
