@@ -224,7 +224,7 @@ func (c *ctl) tenantList() *cobra.Command {
 func tenantTable(tenants ...*perceptorv1.Tenant) *table {
 	t := &table{narrow: 7, head: []string{
 		"NAME", "TOPIC", "MAX PARAMS", "RETENTION", "HISTORY", "RATES", "CREATED",
-		"PAUSED", "PAUSED KINDS", "SLOW AFTER", "SAMPLE", "MAX BACKLOG", "READ RATE", "UPDATE RATE", "PREVIEW RATE", "RUN RATE",
+		"PAUSED", "PAUSED KINDS", "SLOW AFTER", "SAMPLE", "MAX BACKLOG", "READS/S", "UPDATES/S", "PREVIEWS/S", "RUNS/S",
 	}}
 	for _, x := range tenants {
 		t.add(x.Name, x.Topic, strconv.Itoa(int(x.MaxParamsBytes)), durationCell(x.DefaultRetention), x.History.String(), ratesCell(x), timeCell(x.CreateTime),
