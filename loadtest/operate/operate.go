@@ -36,7 +36,8 @@ type Options struct {
 	// table, and no list is for them.
 	Others, ParamsBytes int
 	Lists, Bulk         bool
-	// Console measures the pages of the console, each of which may take PageLimit (0: any time).
+	// Console measures the load calendar and the pages of the console, each of which may take
+	// PageLimit (0: any time).
 	Console         bool
 	PageLimit       time.Duration
 	Pages, PageSize int
@@ -75,7 +76,7 @@ func (o *Options) Declare(f *harness.Flags) {
 	f.Switch(&o.Lists, "lists", "measure lists")
 	harness.Num(f, &o.Pages, "pages", harness.Between(1, 100_000), "number of measured pages of each list")
 	harness.Num(f, &o.PageSize, "page-size", harness.Between(1, task.MaxPageSize), "number of tasks of a page")
-	f.Switch(&o.Console, "console", "measure the pages of the console")
+	f.Switch(&o.Console, "console", "measure the load calendar and the pages of the console")
 	harness.Num(f, &o.PageLimit, "page-limit", harness.Between(0, time.Minute), "the longest 95th percentile of a page of the console; 0: any")
 	f.Switch(&o.Bulk, "bulk", "measure bulk operations")
 	harness.Num(f, &o.Rate, "rate", harness.UpTo(10_000.0), "tasks per second of the steady tenant")
@@ -89,7 +90,7 @@ func (o *Options) Declare(f *harness.Flags) {
 	f.DataDir()
 	f.Stack()
 	f.Require(o.Others >= 0 && o.Others <= 100_000, "%d other tenants are not between 0 and 100000", o.Others)
-	f.Require(o.Lists || o.Bulk, "--lists and --bulk are both off")
+	f.Require(o.Lists || o.Bulk || o.Console, "--lists, --bulk and --console are all off")
 	f.Require(o.horizon() >= o.quiet()+2*nearMargin, "--horizon %v leaves no time for tasks that are due after --quiet %v", o.horizon(), o.quiet())
 	days := time.Duration(o.Days) * 24 * time.Hour
 	f.Require(o.horizon()+o.quiet()+time.Hour <= days,
@@ -189,8 +190,10 @@ type Report struct {
 	// Cancelled is the list of cancelled tasks after the operations.
 	Cancelled *ListFigures `json:"list_cancelled,omitempty"`
 
-	// Console has the pages of the console, with all tasks stored.
-	Console []*ConsoleFigures `json:"console,omitempty"`
+	// Forecast is the load calendar, and Console has the pages of the console, with all tasks
+	// stored.
+	Forecast *ForecastFigures  `json:"forecast,omitempty"`
+	Console  []*ConsoleFigures `json:"console,omitempty"`
 
 	// AloneMs is the lateness of the steady tenant before the operations.
 	AloneMs harness.Quantiles `json:"lateness_ms"`
@@ -281,6 +284,10 @@ func (rep *Report) writeLists(t *harness.Table) {
 func (rep *Report) writeConsole(t *harness.Table) {
 	if len(rep.Console) == 0 {
 		return
+	}
+	if f := rep.Forecast; f != nil {
+		t.Line("\nload calendar: %d of %d tasks %.0f s after the last was stored; an answer took p50 %.1f ms, at most %.1f ms, and was at most %.0f s old",
+			f.Next, f.Want, f.CountedS, f.Ms.P50, f.Ms.Max, f.AgeS)
 	}
 	t.Line("\npages of the console, at %d tasks; ms of the whole answer", rep.Sizes[len(rep.Sizes)-1].Tasks)
 	t.Line("  %-76s %-9s %10s %10s %10s %8s", "", "as", "p50", "p95", "max", "KiB")

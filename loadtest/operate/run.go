@@ -68,7 +68,7 @@ func (o *Options) run(ctx context.Context, s *stack.Stack) (_ *Report, err error
 		return r.report, err
 	}
 	if r.Console {
-		if err := r.console(ctx, r.secret); err != nil {
+		if err := errors.Join(r.forecast(ctx), r.console(ctx, r.secret)); err != nil {
 			return r.report, err
 		}
 	}
