@@ -36,8 +36,8 @@ type Options struct {
 
 // quotas of tenants that suit a machine with a few cores. The defaults suit larger ones.
 var quotas = map[string]string{
-	"quotas.add_rate": "2000", "quotas.read_rate": "1000", "quotas.update_rate": "200", "quotas.preview_rate": "2000",
-	"quotas.run_rate": "4000", "quotas.byte_rate": "4194304", "quotas.max_calls": "200", "quotas.max_connections": "20",
+	"quotas.add_rate": "1000", "quotas.read_rate": "300", "quotas.update_rate": "200", "quotas.preview_rate": "2000",
+	"quotas.run_rate": "2000", "quotas.byte_rate": "4194304", "quotas.max_calls": "200", "quotas.max_connections": "20",
 }
 
 // DefaultOptions returns the defaults of the flags.
@@ -152,7 +152,7 @@ func (r *runner) defended(ctx context.Context, a *attack) (*Attack, error) {
 		return nil, err
 	}
 	r.Say("a polite tenant with %.2f cores", m.cores)
-	spanned, err := r.polite(ctx, m.cores)
+	spanned, reached, err := r.polite(ctx, m.cores)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func (r *runner) defended(ctx context.Context, a *attack) (*Attack, error) {
 	b, d, p := r.victim.figures(m.before), r.victim.figures(m.during), r.victim.figures(spanned)
 	return &Attack{
 		Name: a.name, AddBefore: b.addP99, AddDuring: d.addP99, LateBefore: b.lateP99, LateDuring: d.lateP99,
-		PoliteAdd: p.addP99, PoliteLate: p.lateP99, AddMedian: d.addP50, LateMedian: d.lateP50, Errors: d.errors, Cores: harness.Round(m.cores), Grown: harness.Round(m.grown), Samples: d.samples, Starved: starved,
+		PoliteAdd: p.addP99, PoliteLate: p.lateP99, AddMedian: d.addP50, LateMedian: d.lateP50, Errors: d.errors, Cores: harness.Round(m.cores), PoliteCores: harness.Round(reached), Grown: harness.Round(m.grown), Samples: d.samples, Starved: starved,
 	}, nil
 }
 
@@ -224,23 +224,32 @@ func (r *runner) attacker(ctx context.Context, a *attack) (*attacker, error) {
 	return by, nil
 }
 
-func (r *runner) polite(ctx context.Context, used float64) (span, error) {
+// politeWarmup is the time in which a polite tenant reaches its target.
+const politeWarmup = 5 * time.Second
+
+// polite lets a polite tenant use processor time. It returns when it was measured, and what all
+// processes used per second.
+func (r *runner) polite(ctx context.Context, used float64) (s span, reached float64, err error) {
 	r.number++
 	secret, err := r.stack.CreateTenant(ctx, fmt.Sprintf("polite-%d", r.number))
 	if err != nil {
-		return span{}, err
+		return s, 0, err
 	}
 	c, err := client.New(r.stack.Client(secret))
 	if err != nil {
-		return span{}, err
+		return s, 0, err
 	}
 	working, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() { defer close(ended); polite(working, c, r.meter, used) }()
-	s, err := stretch(ctx, r.Phase)
+	if err = harness.Sleep(ctx, politeWarmup); err == nil {
+		before := total(r.meter)
+		s, err = stretch(ctx, r.Phase)
+		reached = (total(r.meter) - before).Seconds() / s.to.Sub(s.from).Seconds()
+	}
 	stop()
 	<-ended
-	return s, errors.Join(err, c.Close())
+	return s, reached, errors.Join(err, c.Close())
 }
 
 // stretch lets time pass.

@@ -15,11 +15,11 @@ func TestEveryRemovalOfADefenceApplies(t *testing.T) {
 }
 
 func TestTheVerdictComparesWithBeforeAndWithAPoliteTenant(t *testing.T) {
-	ok := Attack{Name: "a", AddBefore: 10, AddDuring: 40, LateBefore: 10, LateDuring: 90, PoliteLate: 90, Undefended: &Undefended{Errors: 1}}
+	ok := Attack{Name: "a", AddBefore: 10, AddDuring: 40, LateBefore: 10, LateDuring: 200, PoliteLate: 90, Undefended: &Undefended{Errors: 1}}
 	if faults := ok.Faults(); len(faults) > 0 {
 		t.Errorf("got %q, want none", faults)
 	}
-	bad := Attack{Name: "a", AddBefore: 10, AddDuring: 41, LateBefore: 10, LateDuring: 91, PoliteLate: 90, Errors: 1, Grown: grownMost + 1, Undefended: &Undefended{AddBefore: 10, AddDuring: 30}}
+	bad := Attack{Name: "a", AddBefore: 10, AddDuring: 41, LateBefore: 10, LateDuring: 201, PoliteLate: 90, Errors: 1, Grown: grownMost + 1, Undefended: &Undefended{AddBefore: 10, AddDuring: 30}}
 	if faults := bad.Faults(); len(faults) != 5 {
 		t.Errorf("got %q, want five faults", faults)
 	}

@@ -177,12 +177,12 @@ var attacks = []*attack{
 		_, err := a.api(caller).CountTasks(with(ctx, a.secret), &perceptorv1.CountTasksRequest{})
 		return err
 	}},
-	{name: "previews", callers: 32, call: func(ctx context.Context, a *attacker, caller int) error {
+	{name: "previews", callers: 128, call: func(ctx context.Context, a *attacker, caller int) error {
 		_, err := a.api(caller).PreviewSchedule(with(ctx, a.secret), &perceptorv1.PreviewScheduleRequest{Count: 1000, Task: &perceptorv1.Task{
 			Type: perceptorv1.Task_NON_BLOCKING, Schedule: &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{Expression: "7 3 29 2 *", TimeZone: "Europe/Berlin"}}}})
 		return err
 	}},
-	{name: "updates", callers: 64, prepare: prepared(1), call: func(ctx context.Context, a *attacker, caller int) error {
+	{name: "updates", callers: 256, prepare: prepared(1), call: func(ctx context.Context, a *attacker, caller int) error {
 		if _, err := a.api(caller).PauseTask(with(ctx, a.secret), &perceptorv1.PauseTaskRequest{Id: a.task(caller)}); err != nil {
 			return err
 		}
@@ -209,7 +209,7 @@ var attacks = []*attack{
 		_, err := a.api(caller).TriggerTask(with(ctx, a.secret), &perceptorv1.TriggerTaskRequest{Id: a.task(caller)})
 		return err
 	}},
-	{name: "unknown-tokens", callers: 64, call: func(ctx context.Context, a *attacker, caller int) error {
+	{name: "unknown-tokens", callers: 256, call: func(ctx context.Context, a *attacker, caller int) error {
 		token := "pct_" + strings.ToLower(rand.Text()[:12]) + "_" + rand.Text() + rand.Text()[:17]
 		_, err := a.api(caller).CountTasks(with(ctx, token), &perceptorv1.CountTasksRequest{})
 		return err

@@ -2,6 +2,7 @@ package abuse
 
 import (
 	"context"
+	"crypto/rand"
 	"sync"
 	"time"
 
@@ -13,7 +14,9 @@ import (
 const steerEvery = 250 * time.Millisecond
 
 // polite loads the installation with ordinary adds of a tenant, so that all processes
-// together use the given processor time per second. It returns when ctx has ended.
+// together use the given processor time per second. It returns when ctx has ended. Each add is a
+// call of its own, as services make them: the SDK groups adds without a request id, and grouped
+// ones do not reach the target.
 //
 // A polite tenant waits for answers: it has at most politeAdds adds in progress. Otherwise it
 // would add more and more on a machine that cannot reach the target, and everything would look
@@ -35,7 +38,8 @@ func polite(ctx context.Context, c *client.Client, meter *harness.Meter, target 
 			}
 			adding.Go(func() {
 				defer func() { <-places }()
-				_, _ = c.AddTask(context.WithoutCancel(ctx), client.Task{Kind: "polite", Type: client.OneShot, Begin: time.Now().Add(time.Hour)})
+				due := client.Task{Kind: "polite", Type: client.OneShot, Begin: time.Now().Add(time.Hour)}
+				_, _ = c.AddTask(context.WithoutCancel(ctx), due, client.WithRequestID(rand.Text()))
 			})
 		}
 		if now := time.Now(); now.After(next) {

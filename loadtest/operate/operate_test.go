@@ -203,7 +203,7 @@ func TestOptionsThatCannotWorkAreRefusedByFlag(t *testing.T) {
 		"--throttle":     func(o *Options) { o.Throttle = 0 },
 		"--throttle-for": func(o *Options) { o.ThrottleFor = 0 },
 		"--rate":         func(o *Options) { o.Rate = 0 },
-		"--lists":        func(o *Options) { o.Lists, o.Bulk = false, false },
+		"--lists":        func(o *Options) { o.Lists, o.Bulk, o.Console = false, false, false },
 	} {
 		o := DefaultOptions()
 		change(&o)
