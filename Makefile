@@ -48,15 +48,15 @@ test-secure: ## run every test with TLS to PostgreSQL, and whole installations w
 
 # Three packages run at a time: more would only wait for the processor, and for servers that do. The packages
 # that take longest (FIRST) start first, in this order. The packages in ALONE measure times: dispatch runs by
-# itself, and beside loadtest run only the light packages in LIGHT, one after another, and those in PURE, which
-# need only a processor, with what the others leave of it. All tests are compiled
+# itself, and beside loadtest run only the light packages in LIGHT, one after another, and those in PATIENT, in
+# which no time is measured, with what the others leave of the processor. All tests are compiled
 # before the first one runs, because compiling disturbs tests that measure time. go vet is part of check, and
 # test runs do not repeat it. All tests together are bound by the processor, so they trade memory for time
 # (GOGC), and their binaries have no tables for debuggers (-w), which take the linker as long as the rest.
 ALONE := /(dispatch|loadtest)$$
 LIGHT := /(examples|internal/testenv|delivery)$$
-PURE := /(internal/mutation|schedule|store/pack)$$
-FIRST := store/shards internal/virtualtest internal/timingspec internal/dev client cmd/perceptorctl assign
+PATIENT := /(internal/mutation|internal/virtualtest|internal/timingspec|schedule|store/pack)$$
+FIRST := store/shards internal/dev client cmd/perceptorctl assign
 GOTEST = env GOGC=$${GOGC:-300} go test -vet=off -ldflags=-w -timeout $(TIMEOUT)
 
 .PHONY: compile-tests
@@ -66,7 +66,7 @@ compile-tests:
 .PHONY: test-together
 test-together: compile-tests
 	all=$$(go list $(PACKAGES)); first=$$(for package in $(FIRST); do grep "/perceptor/$$package$$" <<<"$$all" || true; done); \
-	  { echo "$$first"; grep -vxFf <(echo "$$first") <<<"$$all" | grep -vE '$(ALONE)|$(LIGHT)|$(PURE)' || true; } | \
+	  { echo "$$first"; grep -vxFf <(echo "$$first") <<<"$$all" | grep -vE '$(ALONE)|$(LIGHT)|$(PATIENT)' || true; } | \
 	  xargs -r $(GOTEST) $(RACE) -p 3
 
 # Both runs of test-alone take place, whatever the first one says.
@@ -74,7 +74,7 @@ test-together: compile-tests
 test-alone: compile-tests
 	failed=0; \
 	go list $(PACKAGES) | { grep -E '/dispatch$$' || true; } | xargs -r $(GOTEST) $(RACE) || failed=1; \
-	{ go list $(PACKAGES) | { grep -E '$(PURE)' || true; } | xargs -r nice -n 19 $(GOTEST) $(RACE) -p 1; } & \
+	{ go list $(PACKAGES) | { grep -E '$(PATIENT)' || true; } | xargs -r nice -n 19 $(GOTEST) $(RACE) -p 1; } & \
 	{ go list $(PACKAGES) | grep -E '/loadtest$$' || true; go list $(PACKAGES) | grep -E '$(LIGHT)' || true; } | \
 	  xargs -r $(GOTEST) $(RACE) -p 2 || failed=1; \
 	wait $$! || failed=1; \

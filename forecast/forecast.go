@@ -155,20 +155,3 @@ func bucketOf(at, now task.Instant) bucket {
 	}
 	return bucket{res, int64(at) / widths[res]}
 }
-
-// Fine reports whether the counts are fine enough for a calendar from now on.
-func (c *Counts) Fine(now task.Instant) bool {
-	return c.coarse[byHour]-int64(now) > usableFine && c.coarse[byDay]-int64(now) > usableHourly
-}
-
-// Join adds other counts.
-func (c *Counts) Join(o *Counts) {
-	for g, buckets := range o.of {
-		if c.of[g] == nil {
-			c.of[g] = make(map[bucket]int64, len(buckets))
-		}
-		for b, n := range buckets {
-			c.of[g][b] += n
-		}
-	}
-}

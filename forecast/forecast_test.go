@@ -3,6 +3,7 @@ package forecast
 import (
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 	"time"
 
@@ -63,9 +64,12 @@ func TestACalendarIsWhatCountingFinds(t *testing.T) {
 			counts.Add(Of(r, Period(r)), 1, now)
 		}
 	}
-	if !counts.Fine(now) || counts.Fine(now.Add(2*time.Hour)) {
+	compact := counts.Compact()
+	if !compact.Fine(now) || compact.Fine(now.Add(2*time.Hour)) {
 		t.Error("the counts do not know how long they are fine enough")
 	}
+	counts = New()
+	counts.Join(compact)
 	want, all := brute(rows, now), counts.Calendars(now)
 	encoded, err := Decode(Encode(map[int32]*Calendar{0: all[0]}), 0)
 	if err != nil {
@@ -93,6 +97,32 @@ func TestACalendarIsWhatCountingFinds(t *testing.T) {
 		if math.Abs(sum[1]/sum[0]-1) > .02 {
 			t.Errorf("level %d: %v projected in all, want %v", res, sum[1], sum[0])
 		}
+	}
+}
+
+// TestCompactCountsAreTheSame: added twice, too, and of instants long ago.
+func TestCompactCountsAreTheSame(t *testing.T) {
+	now := task.At(time.Date(2026, 3, 1, 13, 24, 35, 0, time.UTC))
+	rows, once, twice, size := population(3000, now), New(), New(), 0
+	for i, r := range rows {
+		r.ScheduledAt = r.ScheduledAt.Add(-time.Duration(i%7) * 24 * time.Hour)
+		once.Add(Of(r, Period(r)), int64(1+i%3), now)
+	}
+	size = len(once.Compact().data)
+	got := New()
+	got.Join(once.Compact())
+	if !reflect.DeepEqual(got, once) {
+		t.Error("counts that were made compact are others")
+	}
+	got.Join(once.Compact())
+	for i, r := range rows {
+		twice.Add(Of(r, Period(r)), 2*int64(1+i%3), now)
+	}
+	if !reflect.DeepEqual(got, twice) {
+		t.Error("counts that were added twice are not twice as many")
+	}
+	if most := 4 * len(rows); size > most {
+		t.Errorf("%d bytes for %d tasks, want at most %d", size, len(rows), most)
 	}
 }
 

@@ -8,15 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/loadtest/abuse"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
 
-// TestMain runs a listener process if the first argument is its command, as the program
-// does.
+// TestMain runs a listener, or a rival of an attack, if the first argument is its command, as the
+// program does.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == harness.ListenerName {
+	if len(os.Args) > 1 && (os.Args[1] == harness.ListenerName || os.Args[1] == abuse.RivalName) {
 		main()
 		return
 	}

@@ -83,6 +83,9 @@ func command() *cobra.Command {
 		process(harness.ListenerName, func(ctx context.Context, _ []string) error {
 			return workload.ServeListener(ctx, os.Stdin, os.Stdout)
 		}),
+		process(abuse.RivalName, func(ctx context.Context, _ []string) error {
+			return abuse.ServeRival(ctx, os.Stdin, os.Stdout)
+		}),
 		process(assign.MemberName, func(ctx context.Context, _ []string) error {
 			return assign.ServeMember(ctx, os.Stdin, os.Stderr)
 		}),

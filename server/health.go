@@ -23,7 +23,7 @@ type health struct {
 }
 
 // maxWatches is the most watches of health at once.
-const maxWatches = 512
+const maxWatches = 256
 
 func newHealth() *health {
 	h := &health{Server: grpchealth.NewServer(), watches: share.NewPool[source](maxWatches, 0)}

@@ -66,6 +66,7 @@ type tenantUse struct {
 	calls, connections int64
 	name               string
 	rates              *task.Rates // of the tenant at its last call
+	size               float64     // of a request in bytes, the mean of the last ones
 	last               time.Time   // when that was
 }
 
@@ -252,13 +253,22 @@ func (q *quotas) replayedKeys(ctx context.Context, t *Tenant, list []*keyedAdd, 
 	return nil
 }
 
-// mayUpsert refuses upserts of a tenant that has used more than its rate of changes. Only the
-// store knows which upserts change a task, so these are charged afterwards.
-func (q *quotas) mayUpsert(ctx context.Context, t *Tenant) error {
+// reserveUpserts takes as much of the rate of changes as n upserts may need, or refuses them. Only
+// the store knows which of them change a task, so these are charged afterwards, and refund gives
+// back what was taken before. Otherwise many calls at once could begin before the first is charged.
+func (q *quotas) reserveUpserts(ctx context.Context, t *Tenant, n int) (refund func(), err error) {
 	if q == nil {
-		return nil
+		return func() {}, nil
 	}
-	return q.rate(ctx, t, q.of(t.ID), task.QuotaUpdates, 0)
+	u, r := q.of(t.ID), q.rateOf(t, task.QuotaUpdates)
+	if r == nil {
+		return func() {}, nil
+	}
+	n = int(min(int64(n), task.QuotaUpdates.Burst(r.perSecond)))
+	if err := q.rate(ctx, t, u, task.QuotaUpdates, n); err != nil {
+		return nil, err
+	}
+	return func() { u.stocks[task.QuotaUpdates].refund(n) }, nil
 }
 
 // upserted charges an upsert that has met a task, whether it has changed it or not.

@@ -47,7 +47,7 @@ type Config struct {
 	// ReceiveTimeout bounds the time in which a request arrives. Default: 10 s.
 	ReceiveTimeout time.Duration
 	// MaxStreams is the maximum number of concurrent calls of one gRPC
-	// connection. Default: 1000.
+	// connection. Default: 250.
 	MaxStreams uint32
 	// Quotas are the quotas of tenants that have none of their own.
 	Quotas task.Quotas
@@ -77,7 +77,7 @@ func (c *Config) setDefaults() {
 	setZero(&c.Limits.MinAckTimeout, task.DefaultLimits().MinAckTimeout)
 	setZero(&c.MaxRequestBytes, 8<<20)
 	setZero(&c.MaxCalls, 4096)
-	setZero(&c.MaxStreams, 1000)
+	setZero(&c.MaxStreams, 250)
 	setZero(&c.MaxConnections, 4096)
 	setZero(&c.ReceiveTimeout, receiveWithin)
 	setZero(&c.MaxScan, 1_000_000)
@@ -247,7 +247,8 @@ func (s *Server) Run(ctx context.Context) error {
 	serve := func(name string, l net.Listener, f func(net.Listener) error) {
 		serving.Go(func() error {
 			defer stop()
-			if err := f(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			// A server that is stopped before it has begun says so.
+			if err := f(l); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
 				return fmt.Errorf("serve %s on %s: %w", name, l.Addr(), err)
 			}
 			return nil

@@ -209,3 +209,9 @@ func TestBothSidesSpeakTLS(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAStopBeforeTheServerHasBegunIsNoError(t *testing.T) {
+	for range 50 {
+		t.Run("", func(t *testing.T) { setup(t) }) // its clean-up stops the server, and fails if Run does
+	}
+}

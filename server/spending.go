@@ -131,8 +131,8 @@ type spending struct {
 	// units and bytes are the rates of quota and of bytes; nil: not limited.
 	units, bytes *quotaRate
 	// paid are the units used from the start, asked those that the request asks for, received
-	// the bytes of the request.
-	paid, asked, received int
+	// the bytes of the request, and expected those that were paid before it arrived.
+	paid, asked, received, expected int
 }
 
 // begin counts a call of a tenant, or returns the error for the caller. The caller must call
@@ -151,10 +151,10 @@ func (q *quotas) begin(ctx context.Context, method string, who *Identity) (*spen
 		return nil, quotaError(task.QuotaCalls, t.Name, busyWait, fmt.Sprintf("at most %d calls can be in progress", limit))
 	}
 	s := &spending{use: u, quota: spends[method], units: q.rateOf(t, spends[method]), bytes: q.rateOf(t, task.QuotaBytes)}
-	s.paid = s.prepaid(method)
+	s.paid, s.expected = s.prepaid(method), s.expects()
 	err := q.rate(ctx, t, u, s.quota, s.paid)
 	if err == nil {
-		err = q.rate(ctx, t, u, task.QuotaBytes, 1)
+		err = q.rate(ctx, t, u, task.QuotaBytes, s.expected)
 	}
 	if err != nil {
 		u.leave()
@@ -163,11 +163,30 @@ func (q *quotas) begin(ctx context.Context, method string, who *Identity) (*spen
 	return s, nil
 }
 
+// expects returns the bytes that are paid before the request arrives: the mean of the tenant's last
+// requests, and at most half of what it may send in a second. Otherwise a tenant that sends large
+// requests could begin many at once, before the first one is charged.
+func (s *spending) expects() int {
+	if s.bytes == nil {
+		return 1
+	}
+	s.use.mu.Lock()
+	defer s.use.mu.Unlock()
+	return int(min(max(s.use.size, 1), max(float64(s.bytes.perSecond)/2, 1)))
+}
+
+// sizesMeant is how many requests the mean of sizes follows.
+const sizesMeant = 8
+
 // receive counts the bytes of the request.
 func (s *spending) receive(bytes int) {
-	if s != nil {
-		s.received = bytes
+	if s == nil {
+		return
 	}
+	s.received = bytes
+	s.use.mu.Lock()
+	defer s.use.mu.Unlock()
+	s.use.size += (float64(bytes) - s.use.size) / sizesMeant
 }
 
 // ask counts the units that the request asks for.
@@ -198,7 +217,8 @@ func (s *spending) end(ctx context.Context, reply any, err error) {
 		if answered {
 			n += proto.Size(message)
 		}
-		s.use.stocks[task.QuotaBytes].charge(*s.bytes, n-1)
+		s.use.stocks[task.QuotaBytes].charge(*s.bytes, n-s.expected)
+		s.use.stocks[task.QuotaBytes].refund(s.expected - n)
 	}
 }
 

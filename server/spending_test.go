@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -253,5 +254,49 @@ func TestAnAdminSeesQuotasWithTheirUse(t *testing.T) {
 	want := "add_rate 50/100, read_rate 0/0, update_rate 0/0, preview_rate 0/0, run_rate 0/0, byte_rate 0/0, max_backlog 12/50, max_calls 0/5, max_connections 0/0"
 	if s := strings.Join(seen, ", "); s != want {
 		t.Errorf("got %s, want %s", s, want)
+	}
+}
+
+// quotasFor returns quotas over a bucket that grants each rate once, and the caller acme.
+func quotasFor(defaults task.Quotas) (*quotas, *Identity) {
+	q := quotasOf(&fullBucket{}, slog.New(slog.DiscardHandler), &Events{})
+	q.defaults = defaults
+	return q, &Identity{Tenant: acme}
+}
+
+func TestUpsertsThatBeginTogetherShareTheRateOfChanges(t *testing.T) {
+	q, who := quotasFor(task.Quotas{task.QuotaUpdates: 100})
+	refund, err := q.reserveUpserts(t.Context(), &who.Tenant, 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = q.reserveUpserts(t.Context(), &who.Tenant, 60)
+	wantQuota(t, err, task.QuotaUpdates)
+	refund()
+	if refund, err = q.reserveUpserts(t.Context(), &who.Tenant, 1000); err != nil {
+		t.Fatalf("more than the rate, when nothing else is in progress: %v", err)
+	}
+	refund()
+}
+
+// TestLargeRequestsArePaidBeforeTheyArrive: what the last ones had is expected of the next.
+func TestLargeRequestsArePaidBeforeTheyArrive(t *testing.T) {
+	q, who := quotasFor(task.Quotas{task.QuotaBytes: 100_000})
+	method := perceptorv1.TaskService_AddTask_FullMethodName
+	begin := func() (*spending, error) { return q.begin(t.Context(), method, who) }
+	q.of(acme.ID).size = 40_000
+	first, err := begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = begin(); err != nil {
+		t.Fatalf("the second: %v", err)
+	}
+	_, err = begin()
+	wantQuota(t, err, task.QuotaBytes)
+	first.receive(100)
+	first.end(t.Context(), nil, nil)
+	if _, err = begin(); err != nil {
+		t.Errorf("after a request that was smaller than expected: %v", err)
 	}
 }

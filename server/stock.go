@@ -114,6 +114,17 @@ func (s *stock) charge(r quotaRate, n int) {
 	s.makeUp(r, now)
 }
 
+// refund gives back n tokens that were taken beforehand and not used.
+func (s *stock) refund(n int) {
+	if n <= 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tokens += float64(n)
+	s.spent.add(time.Now(), int64(-n))
+}
+
 // makeUp takes the tokens of a stock that is below zero. They may be more than the bucket can
 // hold, so the takes follow each other. The caller holds the lock.
 func (s *stock) makeUp(r quotaRate, now time.Time) {

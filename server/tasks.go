@@ -187,9 +187,11 @@ func (s *taskService) add(ctx context.Context, b *batch, requestID string) (repl
 	tenant := tenantOf(ctx)
 	defer func() { b.place.end(b.added) }()
 	if len(b.keyed) > 0 && b.keyed[0].request.Upsert {
-		if err := s.quotas.mayUpsert(ctx, tenant); err != nil {
+		refund, err := s.quotas.reserveUpserts(ctx, tenant, len(b.keyed))
+		if err != nil {
 			return false, err
 		}
+		defer refund()
 	}
 	if len(b.specs) > 0 {
 		done, err := s.addWithin(ctx, tenant, b, task.AddRequest{

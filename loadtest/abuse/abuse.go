@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/internal/tempdir"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/stack"
@@ -89,7 +88,8 @@ func (o *Options) chosen() []*attack {
 // Measure implements [harness.Experiment].
 func (o *Options) Measure(ctx context.Context) (*Report, error) {
 	return harness.WithStack(ctx, &o.Setup, func(ctx context.Context, s *stack.Stack) (*Report, error) {
-		r := &runner{Options: o, stack: s, meter: harness.NewMeter(s, nil)}
+		r := &runner{Options: o, stack: s}
+		r.meter = harness.NewMeter(s, map[string]harness.Source{"rival": &r.rivals})
 		return r.run(ctx)
 	})
 }
@@ -98,6 +98,7 @@ type runner struct {
 	*Options
 	stack  *stack.Stack
 	meter  *harness.Meter
+	rivals rivals
 	victim *victim
 	number int // of attackers
 }
@@ -176,52 +177,47 @@ type measured struct {
 
 // measure makes an attack. It returns when the victim has recovered.
 func (r *runner) measure(ctx context.Context, a *attack) (m measured, err error) {
-	by, err := r.attacker(ctx, a)
+	r.number++
+	secret, err := r.stack.CreateTenantAs(ctx, &perceptorv1.Tenant{Name: fmt.Sprintf("%s-%d", a.name, r.number)})
 	if err != nil {
 		return m, err
 	}
-	defer by.leave()
-	if err := r.victim.settle(ctx, r.Recovery); err != nil {
+	by, err := r.rival(ctx, a.name, secret)
+	if err != nil {
 		return m, err
 	}
-	if m.before, err = stretch(ctx, r.Before); err != nil {
-		return m, err
+	if err = r.victim.settle(ctx, r.Recovery); err == nil {
+		m.before, err = stretch(ctx, r.Before)
 	}
-	r.Say("attack: %s", a.name)
-	attacking, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make(chan struct{})
-	cpu, memory := total(r.meter), r.meter.Memory("taskd")
-	go func() { defer close(ended); by.attack(attacking, a) }()
-	m.during, err = stretch(ctx, r.Phase)
-	m.cores = (total(r.meter) - cpu).Seconds() / m.during.to.Sub(m.during.from).Seconds()
-	m.grown = float64(r.meter.Memory("taskd")-memory) / 1e6
-	stop()
-	<-ended
 	if err == nil {
+		r.Say("attack: %s", a.name)
+		cpu, memory := total(r.meter), r.meter.Memory("taskd")
+		err = by.work(1)
+		if err == nil {
+			m.during, err = stretch(ctx, r.Phase)
+		}
+		m.cores = (total(r.meter) - cpu).Seconds() / m.during.to.Sub(m.during.from).Seconds()
+		m.grown = float64(r.meter.Memory("taskd")-memory) / 1e6
+	}
+	if err = errors.Join(err, r.end(by)); err == nil {
 		err = r.victim.settle(ctx, r.Recovery)
 	}
 	return m, err
 }
 
-// attacker creates a tenant with the quotas of the installation, and prepares its attack.
-func (r *runner) attacker(ctx context.Context, a *attack) (*attacker, error) {
-	r.number++
-	secret, err := r.stack.CreateTenantAs(ctx, &perceptorv1.Tenant{Name: fmt.Sprintf("%s-%d", a.name, r.number)})
-	if err != nil {
-		return nil, err
+// rival starts the process of a rival.
+func (r *runner) rival(ctx context.Context, attack, secret string) (*rival, error) {
+	by, err := startRival(ctx, r.ListenerCommand[0], order{Address: r.stack.Address, CAFile: r.stack.CAFile, Secret: secret, Attack: attack})
+	if err == nil {
+		r.rivals.now.Store(by)
 	}
-	by, err := newAttacker(r.stack, secret, a.options...)
-	if err != nil {
-		return nil, err
-	}
-	if a.prepare != nil {
-		if err := a.prepare(ctx, by); err != nil {
-			by.leave()
-			return nil, err
-		}
-	}
-	return by, nil
+	return by, err
+}
+
+func (r *runner) end(by *rival) error {
+	total(r.meter) // a meter is read before a process ends
+	r.rivals.now.Store(nil)
+	return by.end()
 }
 
 // politeWarmup is the time in which a polite tenant reaches its target.
@@ -235,21 +231,20 @@ func (r *runner) polite(ctx context.Context, used float64) (s span, reached floa
 	if err != nil {
 		return s, 0, err
 	}
-	c, err := client.New(r.stack.Client(secret))
+	by, err := r.rival(ctx, "", secret)
 	if err != nil {
 		return s, 0, err
 	}
-	working, stop := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() { defer close(ended); polite(working, c, r.meter, used) }()
+	steering, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- steer(steering, by, r.meter, used) }()
 	if err = harness.Sleep(ctx, politeWarmup); err == nil {
 		before := total(r.meter)
 		s, err = stretch(ctx, r.Phase)
 		reached = (total(r.meter) - before).Seconds() / s.to.Sub(s.from).Seconds()
 	}
 	stop()
-	<-ended
-	return s, reached, errors.Join(err, c.Close())
+	return s, reached, errors.Join(err, <-ended, r.end(by))
 }
 
 // stretch lets time pass.

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/loadtest/harness"
-	"github.com/perceptor/perceptor/loadtest/stack"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -48,11 +47,15 @@ const (
 	refusedPause = 10 * time.Millisecond
 )
 
-func newAttacker(s *stack.Stack, secret string, options ...grpc.DialOption) (*attacker, error) {
-	address, _, _ := strings.Cut(s.Address, ",")
-	a := &attacker{secret: secret}
+func newAttacker(o *order, options ...grpc.DialOption) (*attacker, error) {
+	transport, err := o.transport()
+	if err != nil {
+		return nil, err
+	}
+	address, _, _ := strings.Cut(o.Address, ",")
+	a := &attacker{secret: o.Secret}
 	for range connsOfAttack {
-		conn, err := grpc.NewClient(address, append(slices.Clone(options), grpc.WithTransportCredentials(s.Transport()),
+		conn, err := grpc.NewClient(address, append(slices.Clone(options), grpc.WithTransportCredentials(transport),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))...)
 		if err != nil {
 			a.leave()

@@ -3,6 +3,7 @@ package abuse
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"sync"
 	"time"
 
@@ -13,23 +14,21 @@ import (
 // steerEvery is how often the rate of the polite tenant is adapted.
 const steerEvery = 250 * time.Millisecond
 
-// polite loads the installation with ordinary adds of a tenant, so that all processes
-// together use the given processor time per second. It returns when ctx has ended. Each add is a
-// call of its own, as services make them: the SDK groups adds without a request id, and grouped
-// ones do not reach the target.
+// polite loads the installation with ordinary adds of a tenant, so many each tick. It returns
+// when ctx has ended. Each add is a call of its own, as services make them: the SDK groups adds
+// without a request id, and grouped ones use little processor time.
 //
 // A polite tenant waits for answers: it has at most politeAdds adds in progress. Otherwise it
 // would add more and more on a machine that cannot reach the target, and everything would look
 // harmless beside it.
-func polite(ctx context.Context, c *client.Client, meter *harness.Meter, target float64) {
+func polite(ctx context.Context, c *client.Client, perTick func() float64) {
 	var adding sync.WaitGroup
 	defer adding.Wait()
 	places := make(chan struct{}, politeAdds)
-	perTick, before, at := 10.0, total(meter), time.Now()
 	const tick = 10 * time.Millisecond
-	owed, next := 0.0, time.Now().Add(steerEvery)
+	owed := 0.0
 	for harness.Sleep(ctx, tick) == nil {
-		for owed += perTick; owed >= 1; owed-- {
+		for owed += perTick(); owed >= 1; owed-- {
 			select {
 			case places <- struct{}{}:
 			default:
@@ -42,11 +41,23 @@ func polite(ctx context.Context, c *client.Client, meter *harness.Meter, target 
 				_, _ = c.AddTask(context.WithoutCancel(ctx), due, client.WithRequestID(rand.Text()))
 			})
 		}
-		if now := time.Now(); now.After(next) {
-			used := total(meter)
-			perTick = steered(perTick, target, (used-before).Seconds()/now.Sub(at).Seconds())
-			before, at, next = used, now, now.Add(steerEvery)
+	}
+}
+
+// steer tells a polite tenant its rate until ctx ends, so that all processes together use the given
+// processor time per second.
+func steer(ctx context.Context, by *rival, meter *harness.Meter, target float64) error {
+	perTick, before, at := 10.0, total(meter), time.Now()
+	for {
+		if err := by.work(perTick); err != nil {
+			return fmt.Errorf("tell the polite tenant its rate: %w", err)
 		}
+		if harness.Sleep(ctx, steerEvery) != nil {
+			return nil
+		}
+		now, used := time.Now(), total(meter)
+		perTick = steered(perTick, target, (used-before).Seconds()/now.Sub(at).Seconds())
+		before, at = used, now
 	}
 }
 

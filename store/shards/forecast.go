@@ -27,8 +27,8 @@ const (
 )
 
 // A forecaster counts what falls due when in one database. Packs never change, so it decodes each
-// once and remembers its counts, which are few; a pack is decoded again when some of its copies
-// have become void, or when its tasks come near and are to be counted by finer spans.
+// once and remembers its counts, in about two bytes for each task; a pack is decoded again when some
+// of its copies have become void, or when its tasks come near and are to be counted by finer spans.
 type forecaster struct {
 	mu      sync.Mutex
 	packs   map[int64]packCounts
@@ -37,7 +37,7 @@ type forecaster struct {
 
 type packCounts struct {
 	void   int64
-	counts *forecast.Counts
+	counts forecast.Compact
 }
 
 // CountForecast decodes some of the packs of database d that are new since its last call. When it
@@ -107,7 +107,7 @@ func (f *forecaster) countPacks(ctx context.Context, tx pgx.Tx, now task.Instant
 		return 0, false, err
 	}
 	for i := range packs {
-		f.packs[int64(packs[i].Pack)] = packCounts{int64(len(packs[i].Void)), f.countPack(&packs[i], now)}
+		f.packs[int64(packs[i].Pack)] = packCounts{int64(len(packs[i].Void)), f.countPack(&packs[i], now).Compact()}
 	}
 	return len(packs), more, nil
 }
