@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"fmt"
 	"net/http"
 	"regexp"
 	"strings"
@@ -78,6 +79,24 @@ func (a *auditor) begin(ctx context.Context, method string, request proto.Messag
 		}
 	}
 	return c
+}
+
+// upserted records that upserts have changed tasks: adds are not recorded, but these are changes of
+// what was there.
+func (a *auditor) upserted(ctx context.Context, ids []task.ID) {
+	if a == nil || a.log == nil || len(ids) == 0 {
+		return
+	}
+	e := auditOf(identityOf(ctx), "")
+	if !a.log.AdmitAudit(e) {
+		return
+	}
+	e.Action, e.Object, e.Result, e.Source, e.RequestID = "TaskService/AddTasks", ids[0].String(), rpccode.Code_OK.String(), originOf(ctx), requestID(ctx)
+	e.Changes = []task.AuditChange{{Field: "upsert", After: "changed"}}
+	if n := len(ids); n > 1 {
+		e.Changes[0].After = fmt.Sprintf("changed %d tasks, of which the object is the first", n)
+	}
+	a.log.RecordAudit(context.WithoutCancel(ctx), e)
 }
 
 // auditOf returns the event of a caller. tenant is the name of the tenant that an operator's call

@@ -77,6 +77,7 @@ type fakeTasks struct {
 	err      error
 	got      int // calls of Get
 	panics   bool
+	updates  bool          // adds report that they have updated a task
 	hold     chan struct{} // if not nil, Get waits for it or for its context
 	holding  chan struct{} // if not nil, Get signals that it waits
 	// meanwhile, if not nil, changes a task before each update of it.
@@ -99,7 +100,7 @@ func (f *fakeTasks) Add(_ context.Context, r task.AddRequest) (task.AddResult, e
 		reply.Replayed = true
 		return reply, nil
 	}
-	reply := task.AddResult{}
+	reply := task.AddResult{Updated: f.updates}
 	for _, s := range r.Specs {
 		if faults := s.ResolveBegin(fakeNow); len(faults) > 0 {
 			reply.Items = append(reply.Items, task.AddItem{Faults: faults})

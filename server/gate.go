@@ -218,6 +218,13 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return c.CodecV2.Unmarshal(data, v)
 	}
 	r.bytes = data.Len()
+	if r.bytes > countedFrom {
+		left := maxEntries
+		if countEntries(r.message.(proto.Message).ProtoReflect().Descriptor(), data.Materialize(), &left) != nil {
+			r.err = tooManyEntries()
+			return nil
+		}
+	}
 	if r.err = c.CodecV2.Unmarshal(data, r.message); r.err != nil {
 		if path := badText(r.message.(proto.Message).ProtoReflect().Descriptor(), data.Materialize()); path != "" {
 			r.err = fmt.Errorf("at %s: the text contains invalid UTF-8", path)

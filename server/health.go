@@ -10,6 +10,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/share"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 // health implements the standard health service. Its watches end with the
@@ -59,9 +60,22 @@ func (h *health) ready() error {
 	return nil
 }
 
+// maxServiceBytes is the longest name of a service that is looked up. A watch keeps it.
+const maxServiceBytes = 200
+
+func named(r *grpc_health_v1.HealthCheckRequest) error {
+	if n := len(r.Service); n > maxServiceBytes {
+		return invalid([]task.Fault{faultf("service", "has %d bytes; at most %d are allowed", n, maxServiceBytes)})
+	}
+	return nil
+}
+
 // Check implements the health service.
 func (h *health) Check(ctx context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	arrived(ctx)
+	if err := named(r); err != nil {
+		return nil, err
+	}
 	return h.Server.Check(ctx, r)
 }
 
@@ -69,6 +83,9 @@ func (h *health) Check(ctx context.Context, r *grpc_health_v1.HealthCheckRequest
 // each source has a share of the watches.
 func (h *health) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc_health_v1.Health_WatchServer) error {
 	arrived(stream.Context())
+	if err := named(r); err != nil {
+		return err
+	}
 	from := callSource(stream.Context())
 	if !h.watches.Take(from, 1) {
 		return errBusy

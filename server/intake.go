@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -41,10 +42,11 @@ const (
 type intake struct {
 	*budget
 	largest int64
+	health  *share.Pool[source] // requests to the health service that arrive
 }
 
 func newIntake(within time.Duration, largest int64) *intake {
-	return &intake{newBudget(within, intakeRequests*largest, connIntakeRequests*largest), largest}
+	return &intake{newBudget(within, intakeRequests*largest, connIntakeRequests*largest), largest, share.NewPool[source](arrivingHealth, 0)}
 }
 
 // A budget bounds bytes in memory, by tenant and by connection.
@@ -72,25 +74,50 @@ var (
 	errTenantBusy  = reasoned(task.ReasonTenantBusy, "too many calls of the tenant are in progress; try again")
 )
 
-// arrival is the deadline of a request to the health service, which is not behind the gate.
-type arrival struct{ timer *time.Timer }
+// uncompressed refuses compressed requests over gRPC: some bytes would become the largest request
+// in memory, of callers without a token, too.
+type uncompressed struct{}
+
+// Type implements [grpc.Decompressor].
+func (uncompressed) Type() string { return "gzip" }
+
+// Do implements [grpc.Decompressor].
+func (uncompressed) Do(io.Reader) ([]byte, error) { return nil, errCompressed }
+
+var errCompressed = errors.New("requests over gRPC must not be compressed")
+
+// arrival is a request to the health service, which is not behind the gate, while it arrives.
+type arrival struct {
+	timer *time.Timer
+	leave func()
+}
 
 type arrivalKey struct{}
 
-// begin is called with the headers of each stream. It ends a stream of the health service
-// whose request does not arrive in time.
+// arrivingHealth is the most requests to the health service that arrive at once.
+const arrivingHealth = 64
+
+// begin is called with the headers of each stream. Of streams of the health service few arrive at
+// once, and one whose request does not arrive in time is ended.
 func (i *intake) begin(ctx context.Context, call *tap.Info) (context.Context, error) {
 	if !strings.HasPrefix(call.FullMethodName, "/"+grpc_health_v1.Health_ServiceDesc.ServiceName+"/") {
 		return ctx, nil
 	}
+	from := callSource(ctx)
+	if !i.health.Take(from, 1) {
+		return nil, errBusy
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	return context.WithValue(ctx, arrivalKey{}, &arrival{time.AfterFunc(i.within, cancel)}), nil
+	leave := sync.OnceFunc(func() { i.health.Give(from, 1) })
+	context.AfterFunc(ctx, leave)
+	return context.WithValue(ctx, arrivalKey{}, &arrival{time.AfterFunc(i.within, cancel), leave}), nil
 }
 
 // arrived removes the deadline of a request to the health service.
 func arrived(ctx context.Context) {
 	if a, ok := ctx.Value(arrivalKey{}).(*arrival); ok {
 		a.timer.Stop()
+		a.leave()
 	}
 }
 

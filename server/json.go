@@ -41,6 +41,10 @@ func (j strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 }
 
 func (j strictJSON) decode(body []byte, v any) error {
+	// An entry of a task has several fields, so JSON has more values than entries.
+	if len(body) > countedFrom && jsonEntries(body) > maxEntries {
+		return tooManyEntries()
+	}
 	var whole json.RawMessage
 	if err := json.Unmarshal(body, &whole); err != nil {
 		return err

@@ -152,6 +152,7 @@ func (r *reader) between(fromField string, from *timestamppb.Timestamp, untilFie
 func (r *reader) tags(tags []string) []string {
 	if len(tags) > task.MaxTags {
 		r.fault("tags", "has %d entries; at most %d are allowed", len(tags), task.MaxTags)
+		return nil
 	}
 	for i, t := range tags {
 		if message := task.NameFault(t, task.MaxTagBytes); message != "" {

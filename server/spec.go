@@ -71,8 +71,11 @@ func (r *reader) fault(field, format string, args ...any) {
 	r.faults = append(r.faults, faultf(field, format, args...))
 }
 
-// unlessFaulty adds a fault of a field that has none yet.
+// unlessFaulty adds a fault of a field that has none yet, and none beyond those that an answer has.
 func (r *reader) unlessFaulty(f task.Fault) {
+	if len(r.faults) > maxViolations {
+		return
+	}
 	for _, known := range r.faults {
 		if known.Field == f.Field {
 			return

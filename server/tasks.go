@@ -34,6 +34,7 @@ type taskService struct {
 	audience func(ctx context.Context, tenant int32) *task.Audience
 	// maxScan is the maximum number of tasks that a filtered listing may read.
 	maxScan int64
+	audit   *auditor
 }
 
 func (s *taskService) AddTask(ctx context.Context, r *perceptorv1.AddTaskRequest) (*perceptorv1.AddTaskResponse, error) {
@@ -209,7 +210,9 @@ func (s *taskService) add(ctx context.Context, b *batch, requestID string) (repl
 		replayed = done.Replayed
 	}
 	if len(b.keyed) > 0 {
-		if err := s.addKeyedWithin(ctx, tenant, b); err != nil {
+		err := s.addKeyedWithin(ctx, tenant, b)
+		s.audit.upserted(ctx, b.changed())
+		if err != nil {
 			return false, err
 		}
 		if err := b.noneStored(); err != nil {
@@ -236,6 +239,16 @@ func (s *taskService) addKeyedWithin(ctx context.Context, tenant *Tenant, b *bat
 	}
 	s.addKeyed(ctx, tenant, b)
 	return nil
+}
+
+// changed returns the tasks that upserts of the batch have changed.
+func (b *batch) changed() (ids []task.ID) {
+	for _, k := range b.keyed {
+		if k.err == nil && k.result.Updated && len(k.result.Items) > 0 {
+			ids = append(ids, k.result.Items[0].ID)
+		}
+	}
+	return ids
 }
 
 // applyKeyed records the outcome of the tasks with keys. It reports whether all

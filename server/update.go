@@ -102,6 +102,9 @@ type mask struct {
 }
 
 // maskOf returns the fields that a request names.
+// maxPaths is the most paths of an update mask: more than a task has fields.
+const maxPaths = 100
+
 func maskOf(r *perceptorv1.UpdateTaskRequest) (*mask, []task.Fault) {
 	var faults []task.Fault
 	if r.Task == nil {
@@ -112,6 +115,9 @@ func maskOf(r *perceptorv1.UpdateTaskRequest) (*mask, []task.Fault) {
 	}
 	m := &mask{}
 	paths := r.UpdateMask.GetPaths()
+	if len(paths) > maxPaths {
+		return nil, append(faults, faultf("update_mask", "has %d paths; at most %d are allowed", len(paths), maxPaths))
+	}
 	switch {
 	case len(paths) == 0:
 		r.Task.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool {

@@ -232,6 +232,7 @@ func (s *Spec) checkSpread(v *faults) {
 func (s *Spec) checkTags(v *faults) {
 	if len(s.Tags) > MaxTags {
 		v.add("tags", "has %d entries; at most %d are allowed", len(s.Tags), MaxTags)
+		return // one fault for each of them would help nobody
 	}
 	for i, t := range s.Tags {
 		if msg := NameFault(t, MaxTagBytes); msg != "" {
