@@ -17,9 +17,11 @@ import (
 )
 
 const (
-	// refreshEvery is the time between two reads of the keys by [Verifier.Run].
+	// refreshEvery is the time between two reads of the keys by [Verifier.Run], and of the
+	// document by a [Login].
 	refreshEvery = 10 * time.Minute
-	// refreshGap is the least time between two reads that tokens cause.
+	// refreshGap is the least time between two reads that tokens cause, and after a read of
+	// the document that failed.
 	refreshGap = 10 * time.Second
 	// keepKeys is how long keys are used while the issuer does not answer.
 	keepKeys       = time.Hour

@@ -8,15 +8,26 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/oauth2"
+	"golang.org/x/sync/singleflight"
 )
 
 // Login lets people log in at an issuer with a browser: the authorization code flow of OpenID
 // Connect with a proof key (RFC 6749, RFC 7636). It is safe for concurrent use.
 type Login struct {
-	c      LoginConfig
-	client *http.Client
+	c       LoginConfig
+	client  *http.Client
+	flights singleflight.Group
+
+	mu sync.Mutex
+	// found is what the issuer said of itself, or failed is why it said nothing; until then
+	// it is not asked again.
+	found  document
+	failed error
+	until  time.Time
 }
 
 // LoginConfig configures a [Login].
@@ -35,10 +46,17 @@ type LoginConfig struct {
 	AccessToken bool
 	// Client makes the requests to the issuer. Default: [http.DefaultClient]'s transport.
 	Client *http.Client
+	// Now is the clock. Default: [time.Now].
+	Now func() time.Time
 }
 
 // NewLogin returns a login. It makes no request.
-func NewLogin(c LoginConfig) *Login { return &Login{c, limited(c.Client)} }
+func NewLogin(c LoginConfig) *Login {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Login{c: c, client: limited(c.Client)}
+}
 
 // Issuer returns the URL of the issuer.
 func (l *Login) Issuer() string { return l.c.Issuer }
@@ -48,7 +66,7 @@ var ErrNonce = errors.New("the token belongs to another login")
 
 // flow returns what the issuer says of its endpoints.
 func (l *Login) flow(ctx context.Context) (*oauth2.Config, error) {
-	d, err := discover(ctx, l.client, l.c.Issuer)
+	d, err := l.document(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -61,6 +79,49 @@ func (l *Login) flow(ctx context.Context) (*oauth2.Config, error) {
 		ClientID: l.c.ClientID, ClientSecret: l.c.ClientSecret, RedirectURL: l.c.RedirectURL, Scopes: append([]string{"openid"}, l.c.Scopes...),
 		Endpoint: oauth2.Endpoint{AuthURL: d.Authorization, TokenURL: d.Token},
 	}, nil
+}
+
+// document returns what the issuer says of itself. Callers at the same time share one request,
+// and the answer is used for a while: anybody can begin a login, and must not make this program
+// send a request each time. An issuer that fails is left alone for a moment for the same reason.
+func (l *Login) document(ctx context.Context) (document, error) {
+	if d, known, err := l.known(); known {
+		return d, err
+	}
+	// The request outlives the caller who began it: others wait for it.
+	done := l.flights.DoChan("", func() (any, error) { return l.ask(context.WithoutCancel(ctx)) })
+	select {
+	case <-ctx.Done():
+		return document{}, ctx.Err()
+	case r := <-done:
+		d, _ := r.Val.(document)
+		return d, r.Err
+	}
+}
+
+// known returns the last answer of the issuer, unless it is time to ask again.
+func (l *Login) known() (d document, known bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.found, l.c.Now().Before(l.until), l.failed
+}
+
+// ask reads the document, unless somebody has done so meanwhile, and keeps the answer.
+func (l *Login) ask(ctx context.Context) (document, error) {
+	if d, known, err := l.known(); known {
+		return d, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	d, err := discover(ctx, l.client, l.c.Issuer)
+	keep := refreshEvery
+	if err != nil {
+		keep = refreshGap
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.found, l.failed, l.until = d, err, l.c.Now().Add(keep)
+	return d, err
 }
 
 // Begin returns the address at the issuer to which the browser goes. The issuer sends it back

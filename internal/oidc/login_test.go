@@ -1,11 +1,15 @@
 package oidc_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-jose/go-jose/v4"
 
@@ -101,6 +105,58 @@ func TestLoginsOfOthersAreRefused(t *testing.T) {
 				t.Errorf("the error has secrets: %v", err)
 			}
 		})
+	}
+}
+
+func TestManyLoginsShareARequestToTheIssuer(t *testing.T) {
+	var passed atomic.Int64
+	l, issuer := newLogin(t, func(c *oidc.LoginConfig) {
+		began := time.Now()
+		c.Now = func() time.Time { return began.Add(time.Duration(passed.Load())) }
+	})
+	begin := func(want int64, fails bool) {
+		t.Helper()
+		before := issuer.Requests.Load()
+		var begun sync.WaitGroup
+		for range 20 {
+			begun.Go(func() {
+				if _, err := l.Begin(t.Context(), "s", "n", "v"); (err != nil) != fails {
+					t.Errorf("a login began with %v", err)
+				}
+			})
+		}
+		begun.Wait()
+		if n := issuer.Requests.Load() - before; n != want {
+			t.Errorf("the issuer got %d requests, want %d", n, want)
+		}
+	}
+	begin(1, false)
+	passed.Add(int64(9 * time.Minute))
+	begin(0, false)
+	passed.Add(int64(2 * time.Minute))
+	issuer.Set(func(s *oidctest.State) { s.Down = true })
+	begin(1, true) // and it is left alone
+	begin(0, true)
+	passed.Add(int64(11 * time.Second))
+	issuer.Set(func(s *oidctest.State) { s.Down = false })
+	begin(1, false)
+}
+
+func TestALoginWaitsForTheIssuerNoLongerThanItsCaller(t *testing.T) {
+	l, issuer := newLogin(t, nil)
+	release := make(chan struct{})
+	issuer.Set(func(s *oidctest.State) { s.Wait = release })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := l.Begin(ctx, "s", "n", "v"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it ends with %v", err)
+	}
+	close(release)
+	if _, err := l.Begin(t.Context(), "s", "n", "v"); err != nil { // the request of the first goes on
+		t.Error(err)
+	}
+	if n := issuer.Requests.Load(); n != 1 {
+		t.Errorf("the issuer got %d requests", n)
 	}
 }
 

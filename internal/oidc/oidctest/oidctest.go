@@ -41,6 +41,8 @@ type State struct {
 	Keys []jose.JSONWebKey
 	// Down: every request is answered with an error.
 	Down bool
+	// Wait, unless it is nil, holds up every request until it is closed.
+	Wait chan struct{}
 	// Named is the issuer in the document; "": its URL.
 	Named string
 	// IDToken makes the token of a login with a browser, for the nonce of the login. nil: nobody
@@ -71,6 +73,9 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.Requests.Add(1)
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.Wait != nil {
+		<-i.Wait
+	}
 	var answer any
 	switch {
 	case i.Down:
