@@ -21,6 +21,8 @@ const (
 	callTimeout = 10 * time.Second
 	// maxForm bounds the body of a POST, in bytes. The largest has the params of a task.
 	maxForm = 1 << 20
+	// maxLoginForm bounds it where nobody has logged in. The largest has a token.
+	maxLoginForm = 16 << 10
 )
 
 // Config configures a [Console].
@@ -47,7 +49,7 @@ type Console struct {
 	links  links
 	files  *files
 	views  templates
-	// issuerCalls has a place for each call to the issuer.
+	// issuerCalls has a place for each request to the issuer for a token.
 	issuerCalls chan struct{}
 
 	tasks      perceptorv1.TaskServiceClient
@@ -132,6 +134,8 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 		defer cancel()
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		// A form that arrives slowly must not hold its memory for longer than a page may take.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(callTimeout))
 		next.ServeHTTP(w, r.WithContext(ctx))
 	}))
 }
@@ -187,7 +191,7 @@ func (c *Console) open(w http.ResponseWriter, r *http.Request, p *page) (*view, 
 	}
 	if r.Method == http.MethodPost {
 		if err := r.ParseForm(); err != nil {
-			http.Error(w, "The form is too large or malformed.", http.StatusBadRequest)
+			refuseForm(w)
 			return nil, false
 		}
 		if !s.owns(r.PostFormValue("csrf")) {

@@ -366,6 +366,66 @@ func TestFormsOfOtherPagesDoNothing(t *testing.T) {
 	}
 }
 
+func TestALoginReplacesTheSecretOfForms(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	old := b.csrf()
+	b.post("login", url.Values{"token": {"admin-secret"}})
+	if code, _ := b.post("tasks/513/cancel", url.Values{"csrf": {old}}); code != http.StatusForbidden {
+		t.Errorf("a form of before the login is answered with %d", code)
+	}
+	if code, body := b.post("tasks/513/cancel", url.Values{"csrf": {b.csrf()}}); code != http.StatusOK || !strings.Contains(body, "Task 513 is cancelled") {
+		t.Errorf("a form of after it: %d %s", code, body)
+	}
+}
+
+// arriving is a request's end at the server: it counts what is read of the body, and has the
+// deadline of the reads.
+type arriving struct {
+	*httptest.ResponseRecorder
+	from  io.Reader
+	bytes int
+	until time.Time
+}
+
+func (a *arriving) Read(p []byte) (int, error) {
+	n, err := a.from.Read(p)
+	a.bytes += n
+	return n, err
+}
+
+func (a *arriving) SetReadDeadline(until time.Time) error {
+	a.until = until
+	return nil
+}
+
+func TestWhoHasNoSessionGetsLittleMemoryAndTime(t *testing.T) {
+	t.Parallel()
+	b, _ := withIssuer(t)
+	const form, parts = "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"
+	const part = "--x\r\nContent-Disposition: form-data; name=\"next\"\r\n\r\n"
+	for _, c := range []struct{ method, path, kind, begins string }{
+		{"POST", "login", form, "token="}, {"POST", "link", form, "code="}, {"POST", "logout", form, "csrf="},
+		{"POST", "login", parts, part}, {"GET", "login", parts, part}, {"GET", "link", parts, part},
+		{"GET", "login/issuer", parts, part}, {"GET", "login/issuer/back", parts, part}, {"GET", "login/issuer/end", parts, part},
+		{"POST", "tasks/513/cancel", form, "csrf="},
+	} {
+		a := &arriving{ResponseRecorder: httptest.NewRecorder(), from: io.MultiReader(strings.NewReader(c.begins), strings.NewReader(strings.Repeat("x", 1<<20-1000)))}
+		r := httptest.NewRequestWithContext(t.Context(), c.method, root+c.path, a)
+		r.Header.Set("Content-Type", c.kind)
+		b.server.Config.Handler.ServeHTTP(a, r)
+		if a.bytes > 16<<10+1 {
+			t.Errorf("%s %s: %d bytes of %s are read", c.method, c.path, a.bytes, c.kind)
+		}
+		if left := time.Until(a.until); left <= 0 || left > callTimeout {
+			t.Errorf("%s %s may arrive for %v", c.method, c.path, left)
+		}
+		if c.kind == form && !strings.HasPrefix(c.path, "tasks") && (a.Code != http.StatusBadRequest || a.Header().Get("Connection") != "close") {
+			t.Errorf("%s %s: %d %v", c.method, c.path, a.Code, a.Header())
+		}
+	}
+}
+
 func TestTasksAreFoundByIdAndByKey(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "acme-secret")

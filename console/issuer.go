@@ -15,7 +15,8 @@ type Issuer interface {
 	// Issuer returns the issuer's URL.
 	Issuer() string
 	// Begin returns the address to which the browser goes. The issuer sends it back to
-	// [IssuerPath] with state and a code.
+	// [IssuerPath] with state and a code. Anybody can cause a call without a login, so not
+	// every call may make a request to the issuer.
 	Begin(ctx context.Context, state, nonce, verifier string) (string, error)
 	// End returns the token for a code, with which the API is called.
 	End(ctx context.Context, code, nonce, verifier string) (string, error)
@@ -29,7 +30,7 @@ const (
 	issuerEnd   = root + "login/issuer/end"
 	// issuerAge is how long a login at the issuer may take.
 	issuerAge = 10 * time.Minute
-	// maxIssuerCalls bounds the logins that wait for the issuer at one time.
+	// maxIssuerCalls bounds the requests to the issuer for tokens at one time.
 	maxIssuerCalls = 8
 )
 
@@ -43,9 +44,9 @@ func (c *Console) routeIssuer(mux *http.ServeMux) {
 	if c.config.Issuer == nil {
 		return
 	}
-	mux.HandleFunc("GET "+issuerBegin, c.beginAtIssuer)
-	mux.HandleFunc("GET "+IssuerPath, c.backFromIssuer)
-	mux.HandleFunc("GET "+issuerEnd, c.endAtIssuer)
+	mux.HandleFunc("GET "+issuerBegin, ofAnybody(c.beginAtIssuer))
+	mux.HandleFunc("GET "+IssuerPath, ofAnybody(c.backFromIssuer))
+	mux.HandleFunc("GET "+issuerEnd, ofAnybody(c.endAtIssuer))
 }
 
 // issuerName returns the name of the issuer for people; "": there is none.
@@ -60,14 +61,19 @@ func (c *Console) issuerName() string {
 	return u.Host
 }
 
-// atIssuer calls the issuer, unless many calls wait for it already.
-func (c *Console) atIssuer(r *http.Request, call func(context.Context) (string, error)) (string, *problem) {
+// inPlace calls the issuer, unless many calls wait for it already.
+func (c *Console) inPlace(r *http.Request, call func(context.Context) (string, error)) (string, *problem) {
 	select {
 	case c.issuerCalls <- struct{}{}:
 		defer func() { <-c.issuerCalls }()
 	default:
 		return "", &problem{Status: http.StatusTooManyRequests, Title: "Many people log in right now", Text: "Try again in a moment."}
 	}
+	return c.atIssuer(r, call)
+}
+
+// atIssuer calls the issuer.
+func (c *Console) atIssuer(r *http.Request, call func(context.Context) (string, error)) (string, *problem) {
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel()
 	answer, err := call(ctx)
@@ -128,7 +134,7 @@ func (c *Console) endAtIssuer(w http.ResponseWriter, r *http.Request) {
 		})
 		return
 	}
-	token, p := c.atIssuer(r, func(ctx context.Context) (string, error) {
+	token, p := c.inPlace(r, func(ctx context.Context) (string, error) {
 		return c.config.Issuer.End(ctx, r.FormValue("code"), t.Nonce, t.Verifier)
 	})
 	if p != nil {

@@ -146,10 +146,14 @@ func TestAnIssuerThatIsAwayHoldsUpNoOtherLogin(t *testing.T) {
 	if code, body := b.get("login/issuer"); code != http.StatusBadGateway || !strings.Contains(body, `name="token"`) || strings.Contains(body, "no route") {
 		t.Errorf("%d %s", code, body)
 	}
+	i.away = false
 	for range maxIssuerCalls {
 		b.console.issuerCalls <- struct{}{}
 	}
-	if code, _ := b.get("login/issuer"); code != http.StatusTooManyRequests {
+	if code, _ := b.get("login/issuer"); code != http.StatusSeeOther {
+		t.Errorf("a login cannot begin while others end: %d", code)
+	}
+	if code, _ := b.back(url.Values{"state": {i.state}, "code": {"good"}}); code != http.StatusTooManyRequests {
 		t.Errorf("one call too many is answered with %d", code)
 	}
 	if _, body := b.post("login", url.Values{"token": {"acme-secret"}}); strings.Contains(body, `name="token"`) {

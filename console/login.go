@@ -17,12 +17,33 @@ import (
 
 // routeLogins adds the paths that need no session.
 func (c *Console) routeLogins(mux *http.ServeMux) {
-	mux.HandleFunc("GET "+root+"login", c.showLogin)
-	mux.HandleFunc("POST "+root+"login", c.doLogin)
-	mux.HandleFunc("POST "+root+"logout", c.doLogout)
-	mux.HandleFunc("GET "+root+"link", c.showLink)
-	mux.HandleFunc("POST "+root+"link", c.doLink)
+	mux.HandleFunc("GET "+root+"login", ofAnybody(c.showLogin))
+	mux.HandleFunc("POST "+root+"login", ofAnybody(c.doLogin))
+	mux.HandleFunc("POST "+root+"logout", ofAnybody(c.doLogout))
+	mux.HandleFunc("GET "+root+"link", ofAnybody(c.showLink))
+	mux.HandleFunc("POST "+root+"link", ofAnybody(c.doLink))
 	c.routeIssuer(mux)
+}
+
+// ofAnybody serves requests that need no session, so their forms may have little memory. The
+// form is read here, because a handler that asks for a value would read bodies of other types
+// and of a GET, too.
+func ofAnybody(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxLoginForm)
+		if err := r.ParseForm(); err != nil && r.Method == http.MethodPost {
+			refuseForm(w)
+			return
+		}
+		next(w, r)
+	}
+}
+
+// refuseForm answers a form that cannot be read. The connection ends, because the rest of the
+// form may still be on its way.
+func refuseForm(w http.ResponseWriter) {
+	w.Header().Set("Connection", "close")
+	http.Error(w, "The form is too large or malformed, or did not arrive in time.", http.StatusBadRequest)
 }
 
 // loginData is the data of the page for logins.
@@ -92,9 +113,11 @@ func (c *Console) logIn(w http.ResponseWriter, r *http.Request, secrets ...strin
 	now := c.config.Now()
 	s, err := c.session(r)
 	if err != nil {
-		s = &session{Began: now, CSRF: make([]byte, 16)}
-		rand.Read(s.CSRF) //nolint:errcheck // never fails
+		s = &session{Began: now}
 	}
+	// Who knew the secret of the forms before must not know it with the rights of the new login.
+	s.CSRF = make([]byte, 16)
+	rand.Read(s.CSRF) //nolint:errcheck // never fails
 	for _, secret := range secrets {
 		ctx := metadata.AppendToOutgoingContext(r.Context(), "authorization", "Bearer "+secret)
 		id, err := c.identity.GetIdentity(ctx, &perceptorv1.GetIdentityRequest{})
