@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Timeline says when an attempt passed its stages and who handled it. The claim and the
@@ -135,7 +136,7 @@ func CleanName(name string) string {
 		name = name[:MaxNameBytes]
 	}
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if unicode.IsControl(r) { // those above 0x7f, too: terminals obey them
 			return -1
 		}
 		return r

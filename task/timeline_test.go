@@ -1,6 +1,7 @@
 package task
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -62,6 +63,18 @@ func TestSlowMeansLateOrLong(t *testing.T) {
 	} {
 		if got := c.t.Slow(now, c.waited, 5*time.Second); got != c.slow {
 			t.Errorf("%s: slow is %t", name, got)
+		}
+	}
+}
+
+func TestNamesAreCleanedOfWhatTerminalsObey(t *testing.T) {
+	for given, want := range map[string]string{
+		"worker-1": "worker-1", "zürich ✓": "zürich ✓", "a\x1b[31mb": "a[31mb", "a\x7fb": "ab",
+		"a\u009b31mb": "a31mb", "a\u009d0;title\u009cb": "a0;titleb", "a\u0085b": "ab", "a\x9bb": "ab",
+		strings.Repeat("x", MaxNameBytes-1) + "ü": strings.Repeat("x", MaxNameBytes-1),
+	} {
+		if got := CleanName(given); got != want {
+			t.Errorf("%q is cleaned to %q, want %q", given, got, want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -103,7 +105,7 @@ func (c *ctl) writeData(cmd *cobra.Command, v any) error {
 		return err
 	}
 	var n yaml.Node
-	if err := yaml.Unmarshal(text, &n); err != nil { // JSON is YAML in another style
+	if err := yaml.Unmarshal(escaped(text), &n); err != nil { // JSON is YAML in another style
 		return err
 	}
 	inBlocks(&n)
@@ -122,10 +124,31 @@ func inBlocks(n *yaml.Node) {
 }
 
 func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(escaped(text.Bytes()))
+	return err
+}
+
+// escaped returns JSON with escapes for what JSON allows as it is, but terminals obey (the
+// control characters from DEL on), or YAML refuses or reads as the end of a line. Only texts
+// can have such characters.
+func escaped(text []byte) []byte {
+	out := make([]byte, 0, len(text))
+	for _, r := range string(text) {
+		switch {
+		case r >= 0x7f && r <= 0x9f, r == 0x2028, r == 0x2029, r == 0xfeff, r == 0xfffe, r == 0xffff:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		default:
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return out
 }
 
 func timeCell(t *timestamppb.Timestamp) string {
