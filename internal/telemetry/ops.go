@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -49,7 +50,8 @@ func Degraded(err error) error {
 
 // OpsOptions configure an [Ops].
 type OpsOptions struct {
-	// Token, if set, is what a caller presents to be an operator. Without it every caller is one.
+	// Token, if set, is what a caller presents to be an operator. Without it every caller is
+	// one; on loopback, every caller that names the server as one on loopback.
 	Token string
 	// Profiles says that profiles are served.
 	Profiles bool
@@ -109,23 +111,40 @@ func profiles() http.Handler {
 // operators refuses callers that are not operators.
 func (o *Ops) operators(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !o.isOperator(r) {
+		switch {
+		case o.isOperator(r):
+			next.ServeHTTP(w, r)
+		case o.token == nil:
+			reply(w, http.StatusMisdirectedRequest, "ask by the name localhost or an address of loopback, or set ops.token\n")
+		default:
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			reply(w, http.StatusUnauthorized, "the token of ops.token is needed\n")
-			return
 		}
-		next.ServeHTTP(w, r)
 	})
 }
 
-// isOperator reports whether the caller has the token, if there is one.
+// isOperator reports whether the caller has the token. If there is none, programs on this
+// machine are operators. The pages of other sites are not, although a browser on this machine
+// may ask for them: a site can make its name stand for loopback, but not change the name.
 func (o *Ops) isOperator(r *http.Request) bool {
 	if o.token == nil {
-		return true
+		return !onLoopback(o.listener.Addr().String()) || onLoopback(r.Host)
 	}
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	digest := sha256.Sum256([]byte(token))
 	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(digest[:], o.token[:]) == 1
+}
+
+// onLoopback reports whether a host, with or without a port, is this machine's loopback.
+func onLoopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))
+	return err == nil && ip.Unmap().IsLoopback()
 }
 
 // Run serves until ctx is cancelled. Then it returns nil.

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -194,6 +196,56 @@ func TestLogHasTheLevelAndFormatAskedFor(t *testing.T) {
 	for _, bad := range [][2]string{{"loud", "json"}, {"info", "xml"}} {
 		if _, err := NewLog(&out, bad[0], bad[1]); err == nil {
 			t.Errorf("NewLog accepted %v", bad)
+		}
+	}
+}
+
+// at is a listener that has only an address.
+type at struct {
+	net.Listener
+	netip.AddrPort
+}
+
+func (a at) Addr() net.Addr { return net.TCPAddrFromAddrPort(a.AddrPort) }
+
+func TestWithoutATokenALoopbackAnswersOnlyToItsOwnNames(t *testing.T) {
+	const local, open = "127.0.0.1:7072", "192.0.2.1:7072"
+	down := check("postgres", errors.New("database 0 at db-1:5432 does not answer"))
+	for _, c := range []struct {
+		address, token, host string
+		served               bool
+	}{
+		{local, "", "localhost", true}, {local, "", "LocalHost:7072", true},
+		{local, "", "127.0.0.1", true}, {local, "", "127.8.9.1:7072", true},
+		{local, "", "[::1]", true}, {local, "", "[::1]:7072", true}, {"[::1]:7072", "", "localhost:7072", true},
+		{local, "", "evil.example", false}, {local, "", "evil.example:7072", false}, {"[::1]:7072", "", "evil.example", false},
+		{local, "", "localhost.evil.example", false}, {local, "", "127.0.0.1.evil.example:7072", false},
+		{local, "", "192.0.2.1:7072", false}, {local, "", "", false},
+		{open, "", "taskd.example:7072", true}, // the configuration says whether that is allowed
+		{local, "0123456789abcdef", "taskd.example:7072", true},
+	} {
+		ops := NewOps(at{AddrPort: netip.MustParseAddrPort(c.address)}, NewRegistry(), []Check{down}, OpsOptions{Token: c.token, Profiles: true}, slog.New(slog.DiscardHandler))
+		get := func(path string) (int, string) {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+			r.Host = c.host
+			if c.token != "" {
+				r.Header.Set("Authorization", "Bearer "+c.token)
+			}
+			w := httptest.NewRecorder()
+			ops.http.Handler.ServeHTTP(w, r)
+			return w.Code, w.Body.String()
+		}
+		for _, path := range []string{"/metrics", "/debug/pprof/cmdline"} {
+			code, body := get(path)
+			if c.served != (code == http.StatusOK) || !c.served && (code != http.StatusMisdirectedRequest || !strings.Contains(body, "set ops.token")) {
+				t.Errorf("%s asked as %q for %s: %d %.200s", c.address, c.host, path, code, body)
+			}
+		}
+		if code, _ := get("/healthz"); code != http.StatusOK {
+			t.Errorf("%s asked as %q: /healthz: %d", c.address, c.host, code)
+		}
+		if code, body := get("/readyz"); code != http.StatusServiceUnavailable || strings.Contains(body, "db-1") != c.served {
+			t.Errorf("%s asked as %q: /readyz: %d %q", c.address, c.host, code, body)
 		}
 	}
 }
