@@ -103,9 +103,9 @@ func New(c Config) *Recorder {
 	return r
 }
 
-// Admit reports whether an event may be recorded, and takes its token. It needs only Tenant,
-// TenantName and Operator, as far as they are known. If it returns false, it counts the
-// event as dropped.
+// Admit reports whether an event may be recorded, and takes its token. It needs Tenant, TenantName
+// and Operator, as far as they are known, of a call that was denied also Result and Actor, and of a
+// refused login Source. If it returns false, it counts the event as dropped.
 func (r *Recorder) Admit(e task.AuditEvent) bool {
 	admitted := r.limit.allow(&e, time.Now())
 	if !admitted {

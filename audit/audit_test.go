@@ -358,3 +358,42 @@ func TestABlockedStandardOutputHoldsUpNothing(t *testing.T) {
 		t.Errorf("%d lines were written, want the first event once", strings.Count(text, "\n"))
 	}
 }
+
+// TestDeniedCallsHideNoChangesAndNoGuesses: a flood of calls that cost nothing uses up nothing that
+// others need.
+func TestDeniedCallsHideNoChangesAndNoGuesses(t *testing.T) {
+	l, now := newLimit(2), time.Now()
+	allowed := func(e task.AuditEvent, times int) (n int) {
+		for range times {
+			if l.allow(&e, now) {
+				n++
+			}
+		}
+		return n
+	}
+	denied := task.AuditEvent{Operator: true, Actor: "reader", Result: "PERMISSION_DENIED"}
+	if n := allowed(denied, 500); n != 2*burstSeconds {
+		t.Errorf("%d denied calls of one operator are recorded, want %d", n, 2*burstSeconds)
+	}
+	if n := allowed(task.AuditEvent{Operator: true, Actor: "reader"}, 500); n != 500 {
+		t.Errorf("%d of 500 changes of operators are recorded", n)
+	}
+	if n := allowed(task.AuditEvent{Operator: true, Actor: "other", Result: "PERMISSION_DENIED"}, 1); n != 1 {
+		t.Error("a denied call of another operator is not recorded")
+	}
+	allowed(task.AuditEvent{Tenant: 1, Actor: "reader", Result: "PERMISSION_DENIED"}, 500)
+	if n := allowed(task.AuditEvent{Tenant: 1, Actor: "operate"}, 1); n != 1 {
+		t.Error("a change of a tenant is hidden by its denied calls")
+	}
+	login := func(actor, source string) task.AuditEvent {
+		return task.AuditEvent{Tenant: task.AuditLogins, Actor: actor, Source: source, Result: "UNAUTHENTICATED"}
+	}
+	allowed(login("", "192.0.2.1:5"), 500)
+	if n := allowed(login("pct_known", "192.0.2.1:6"), 5); n != 5 {
+		t.Errorf("%d of 5 guesses at a token are recorded after a flood without tokens", n)
+	}
+	allowed(login("pct_known", "[2001:db8::1]:5"), 500)
+	if allowed(login("pct_known", "[2001:db8::2]:5"), 1) != 0 || allowed(login("pct_known", "[2001:db8:1::2]:5"), 1) != 1 {
+		t.Error("IPv6 addresses of one network of 64 bits have one limit, others another")
+	}
+}

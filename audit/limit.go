@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 
@@ -9,21 +10,61 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// maxBuckets bounds the tenants whose events are limited separately. Beyond it the least
+// maxBuckets bounds the buckets. Beyond it the least
 // that a bucket could do is forgotten: it is full again.
 const maxBuckets = 10_000
 
-// limit is a token bucket for each tenant, and for the operators' events about it. Operators
-// name a tenant, whose number is not known yet.
+// limit is a token bucket for the changes of each tenant, one for the calls that are denied to each
+// actor, and two for the refused logins of each address: one for those with the id of a token, so that
+// others, which cost nothing, cannot hide them. Changes of operators have no limit: each is recorded.
 type limit struct {
 	perSecond int
 
 	mu      sync.Mutex
 	buckets map[bucketKey]*rate.Limiter
-	drops   map[bucketKey]drop
+	drops   map[dropKey]int
 }
 
+// bucketKey is a bucket. denied, actor and network are set for calls that are denied, the latter
+// only for refused logins.
 type bucketKey struct {
+	tenant         int32
+	denied         bool
+	actor, network string
+}
+
+func keyOf(e *task.AuditEvent) bucketKey {
+	switch {
+	case e.Tenant == task.AuditLogins:
+		named := ""
+		if e.Actor != "" {
+			named = "named"
+		}
+		return bucketKey{tenant: e.Tenant, denied: true, actor: named, network: networkOf(e.Source)}
+	case e.Result != "":
+		return bucketKey{tenant: e.Tenant, denied: true, actor: e.Actor}
+	}
+	return bucketKey{tenant: e.Tenant}
+}
+
+// networkOf returns the IP address of a source, of IPv6 its first 64 bits, which one party has.
+func networkOf(source string) string {
+	at, err := netip.ParseAddrPort(source)
+	if err != nil {
+		return ""
+	}
+	if ip := at.Addr().Unmap(); ip.Is4() {
+		return ip.String()
+	}
+	network, err := at.Addr().WithZone("").Prefix(64)
+	if err != nil {
+		return ""
+	}
+	return network.String()
+}
+
+// dropKey is whose events were dropped.
+type dropKey struct {
 	tenant   int32
 	name     string
 	operator bool
@@ -31,21 +72,22 @@ type bucketKey struct {
 
 // drop is a number of events that were not recorded.
 type drop struct {
-	tenant   int32
-	name     string
-	operator bool
-	n        int
+	dropKey
+	n int
 }
 
 func newLimit(perSecond int) *limit {
-	return &limit{perSecond: perSecond, buckets: map[bucketKey]*rate.Limiter{}, drops: map[bucketKey]drop{}}
+	return &limit{perSecond: perSecond, buckets: map[bucketKey]*rate.Limiter{}, drops: map[dropKey]int{}}
 }
 
 // allow takes a token for the event, or counts the event as dropped.
 func (l *limit) allow(e *task.AuditEvent, now time.Time) bool {
+	if e.Operator && e.Result == "" {
+		return true
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := bucketKey{e.Tenant, e.TenantName, e.Operator}
+	key := keyOf(e)
 	b := l.buckets[key]
 	if b == nil {
 		if len(l.buckets) >= maxBuckets {
@@ -57,8 +99,9 @@ func (l *limit) allow(e *task.AuditEvent, now time.Time) bool {
 	if b.AllowN(now, 1) {
 		return true
 	}
-	if d, ok := l.drops[key]; ok || len(l.drops) < maxBuckets {
-		l.drops[key] = drop{e.Tenant, e.TenantName, e.Operator, d.n + 1}
+	whose := dropKey{e.Tenant, e.TenantName, e.Operator}
+	if _, ok := l.drops[whose]; ok || len(l.drops) < maxBuckets {
+		l.drops[whose]++
 	}
 	return false
 }
@@ -68,8 +111,8 @@ func (l *limit) takeDropped() []drop {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var all []drop
-	for _, d := range l.drops {
-		all = append(all, d)
+	for whose, n := range l.drops {
+		all = append(all, drop{whose, n})
 	}
 	clear(l.drops)
 	return all

@@ -108,7 +108,7 @@ func (q *queue) write(ctx context.Context, batch []waiting) bool {
 	}
 	lost := q.dropped.Swap(0)
 	if lost > 0 {
-		events = append(events, droppedEvent(drop{tenant: task.AuditInstallation, operator: true, n: int(lost)}))
+		events = append(events, droppedEvent(drop{dropKey{tenant: task.AuditInstallation, operator: true}, int(lost)}))
 	}
 	if !q.persist(ctx, events) {
 		q.dropped.Add(lost)

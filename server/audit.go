@@ -25,7 +25,8 @@ import (
 // Audit is the audit log. All methods may be called concurrently.
 type Audit interface {
 	// AdmitAudit reports whether the event of a call may be recorded, of which Tenant,
-	// TenantName and Operator are set as far as they are known. If not, it counts it.
+	// TenantName and Operator are set as far as they are known, and Result, Actor and Source if
+	// the call was denied. If not, it counts it.
 	AdmitAudit(e task.AuditEvent) bool
 	// RecordAudit records an event that was admitted; it sets ID and At. It returns soon,
 	// whether the event can be stored or not.
@@ -135,11 +136,11 @@ func (a *auditor) end(ctx context.Context, c *call, err error) {
 	if !login {
 		e = auditOf(c.who, "")
 	}
+	e.Action, e.Result, e.Source, e.RequestID = actionOf(c), rpccode.Code(code).String(), originOf(ctx), requestID(ctx)
 	if c.audit == nil && !a.log.AdmitAudit(e) || c.audit != nil && !c.audit.admitted {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	e.Action, e.Result, e.Source, e.RequestID = actionOf(c), rpccode.Code(code).String(), originOf(ctx), requestID(ctx)
 	if login {
 		e.Action, e.Object = task.AuditLogin, e.Action
 	}

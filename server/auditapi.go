@@ -40,7 +40,7 @@ func (s *auditService) ListAuditEvents(ctx context.Context, r *perceptorv1.ListA
 }
 
 func (s *auditService) ListTenantAuditEvents(ctx context.Context, r *perceptorv1.ListTenantAuditEventsRequest) (*perceptorv1.ListAuditEventsResponse, error) {
-	reply, err := s.list(ctx, &reader{}, task.AuditQuery{Tenant: tenantOf(ctx).ID}, r)
+	reply, err := s.list(ctx, &reader{}, task.AuditQuery{Tenant: tenantOf(ctx).ID, Own: true}, r)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func auditReply(e *task.AuditEvent, forTenant bool) *perceptorv1.AuditEvent {
 		Result: e.Result, RequestId: e.RequestID,
 	}
 	if forTenant && e.Operator {
-		out.Actor, out.Source = hiddenOperator, ""
+		out.Actor, out.Source, out.RequestId = hiddenOperator, "", ""
 	}
 	for _, c := range e.Changes {
 		out.Changes = append(out.Changes, &perceptorv1.AuditEvent_Change{Field: c.Field, Before: c.Before, After: c.After})

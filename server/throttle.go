@@ -117,19 +117,35 @@ func newSettings() *settings {
 
 // change calls f, which changes settings of a tenant.
 func (s *settings) change(ctx context.Context, tenant string, f func() (Tenant, error)) (Tenant, error) {
+	leave, err := s.enter(ctx, tenant)
+	if err != nil {
+		return Tenant{}, err
+	}
+	defer leave()
+	return f()
+}
+
+// enter takes the place of a change. All changes use the few connections to database 0, which
+// every caller needs to be authenticated.
+func (s *settings) enter(ctx context.Context, key string) (leave func(), err error) {
 	places := s.tenants
 	if tenantOf(ctx).ID == 0 {
 		places = s.operate
-	} else if wait, ok := s.throttle.allow(tenant); !ok {
-		return Tenant{}, later(task.ReasonTooManyChanges, "settings of the tenant change too often", wait)
+	} else if wait, ok := s.throttle.allow(key); !ok {
+		return nil, later(task.ReasonTooManyChanges, "settings of the tenant change too often", wait)
 	}
 	select {
 	case places <- struct{}{}:
-		defer func() { <-places }()
-		return f()
+		return func() { <-places }, nil
 	case <-ctx.Done():
-		return Tenant{}, ctx.Err()
+		return nil, ctx.Err()
 	}
+}
+
+// enterTokens is enter for a change of tokens. A tenant's changes of tokens and of other settings
+// have rates of their own.
+func (s *settings) enterTokens(ctx context.Context) (leave func(), err error) {
+	return s.enter(ctx, tenantOf(ctx).Name+" tokens")
 }
 
 const (

@@ -41,6 +41,11 @@ func (s *adminService) CreateToken(ctx context.Context, r *perceptorv1.CreateTok
 	if err := ownTenant(ctx, t.Tenant); err != nil {
 		return nil, err
 	}
+	leave, err := s.settings.enterTokens(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	created, secret, err := s.store.CreateToken(ctx, t)
 	if err != nil {
 		return nil, err
@@ -136,6 +141,11 @@ func (s *adminService) RotateToken(ctx context.Context, r *perceptorv1.RotateTok
 	if len(check.faults) > 0 {
 		return nil, invalid(check.faults)
 	}
+	leave, err := s.settings.enterTokens(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	created, replaced, secret, err := s.store.RotateToken(ctx, want)
 	if err != nil {
 		return nil, err
@@ -149,6 +159,11 @@ func (s *adminService) RevokeToken(ctx context.Context, r *perceptorv1.RevokeTok
 	if check.tokenID(r.Id); len(check.faults) > 0 {
 		return nil, invalid(check.faults)
 	}
+	leave, err := s.settings.enterTokens(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	t, err := s.store.RevokeToken(ctx, r.Id, tenantOf(ctx).ID)
 	if err != nil {
 		return nil, err

@@ -63,9 +63,12 @@ type AuditQuery struct {
 	// selected.
 	AnyTenant bool
 	Tenant    int32
-	Actor     string
-	Action    string
-	Object    string
+	// Own says that the tenant itself asks: it does not know the ids of operators, so Actor does not
+	// select their events.
+	Own    bool
+	Actor  string
+	Action string
+	Object string
 	// From and Until bound At; 0 means no bound. Until is exclusive.
 	From, Until Instant
 	// After is the last event of the page before; nil for the first page.

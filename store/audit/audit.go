@@ -163,7 +163,7 @@ func (s *Store) read(ctx context.Context, d int, q task.AuditQuery) ([]task.Audi
 	args := []any{q.Actor, q.Action, q.Object, int64(q.From), at, id, q.Limit}
 	statement := sql.AuditOfAll
 	if !q.AnyTenant {
-		statement, args = sql.AuditOfTenant, append([]any{q.Tenant}, args...)
+		statement, args = sql.AuditOfTenant, append([]any{q.Tenant, q.Own}, args...)
 	}
 	rows, err := statement.Query(ctx, s.cluster.Pool(d), args...)
 	if err != nil {

@@ -21,9 +21,9 @@ a.tenant_id, a.at, a.id, a.tenant, a.actor, a.operator, a.source, a.action, a.ob
 a.at >= @from_at AND (a.at, a.id) < (@at, @id) AND a.at <= @at
 AND (@actor = '' OR a.actor = @actor) AND (@action = '' OR a.action = @action) AND (@object = '' OR a.object = @object)
 
--- name: AuditOfTenant(tenant int4, actor text, action text, object text, from_at int8, at int8, id int8, max_rows int8)
+-- name: AuditOfTenant(tenant int4, own bool, actor text, action text, object text, from_at int8, at int8, id int8, max_rows int8)
 -- Events of one tenant before a position, newest first.
-SELECT {{audit_columns}} FROM audit_event a WHERE a.tenant_id = @tenant AND {{audit_filter}}
+SELECT {{audit_columns}} FROM audit_event a WHERE a.tenant_id = @tenant AND NOT (@own AND a.operator AND @actor <> '') AND {{audit_filter}}
  ORDER BY a.at DESC, a.id DESC LIMIT @max_rows;
 
 -- name: AuditOfAll(actor text, action text, object text, from_at int8, at int8, id int8, max_rows int8)

@@ -41,10 +41,15 @@ ON CONFLICT (id) DO UPDATE SET revoked_at = least(mine.revoked_at, excluded.revo
 WHERE mine.revoked_at IS DISTINCT FROM least(mine.revoked_at, excluded.revoked_at);
 
 -- name: RevokeToken(id text, tenant_id int4, delay_ms int8)
--- Always writes the row, also if the token is revoked already, so that the returned values
--- are final.
-UPDATE token t SET revoked_at = least(t.revoked_at, now_ms() + @delay_ms) WHERE t.id = @id AND {{of_tenant}}
-RETURNING {{token_columns}};
+-- Locks the row, so that the returned values are final. It writes nothing if the token is revoked
+-- as early already.
+WITH known AS MATERIALIZED (SELECT t.id, now_ms() + @delay_ms AS ends FROM token t WHERE t.id = @id AND {{of_tenant}} FOR UPDATE),
+ended AS (
+  UPDATE token t SET revoked_at = k.ends FROM known k WHERE t.id = k.id AND (t.revoked_at IS NULL OR t.revoked_at > k.ends)
+  RETURNING {{token_columns}})
+SELECT * FROM ended
+UNION ALL
+SELECT {{token_columns}} FROM token t JOIN known k ON k.id = t.id WHERE NOT EXISTS (SELECT FROM ended);
 
 -- name: TokenByID(id text, tenant_id int4)
 -- Also returns whether the token has ended.
