@@ -19,6 +19,7 @@ var (
 	identities = map[string]Identity{
 		"acme-secret":  {TokenID: "acme-token", Scopes: TenantScope, Tenant: acme},
 		"rival-secret": {TokenID: "rival-token", Scopes: TenantScope, Tenant: rival},
+		"owner-secret": {TokenID: "owner-token", Scopes: TenantAdminScope, Tenant: acme},
 		"admin-secret": {TokenID: "admin-token", Scopes: AdminScope},
 	}
 )

@@ -444,6 +444,28 @@ func TestSettingsOfOneTenantChangeABoundedNumberOfTimes(t *testing.T) {
 	}
 }
 
+func TestTokensOfOneTenantChangeABoundedNumberOfTimes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	revoke := func(secret string) answer {
+		return b.overGRPC(secret, revokeToken, &perceptorv1.RevokeTokenRequest{Id: "pt_9"}, &perceptorv1.Token{})
+	}
+	last := answer{}
+	for range settingBurst + 5 {
+		last = revoke("owner-secret")
+	}
+	if last.code != codes.ResourceExhausted || last.reason != "TOO_MANY_CHANGES" {
+		t.Errorf("after %d changes: %s %s", settingBurst+5, last.code, last.reason)
+	}
+	pause := perceptorv1.TaskService_PauseKind_FullMethodName
+	if a := b.overGRPC("acme-secret", pause, &perceptorv1.PauseKindRequest{Kind: "k"}, &perceptorv1.PauseKindResponse{}); a.reason == "TOO_MANY_CHANGES" {
+		t.Errorf("a change of the same tenant's other settings: %s %s", a.code, a.reason)
+	}
+	if a := revoke("admin-secret"); a.code != codes.NotFound {
+		t.Errorf("an operator's change: %s %s", a.code, a.reason)
+	}
+}
+
 func TestConnectionsOfOneTenantThatSendNothingLeaveTheIntakeToOthers(t *testing.T) {
 	t.Parallel()
 	const largest = 1 << 20

@@ -58,17 +58,23 @@ func TestEventsAreListedInPagesNewestFirst(t *testing.T) {
 	all = append(all, event(task.AuditLogins, 2000, 99))
 	s.mustAppend(t, all...)
 	s.mustAppend(t, all...) // changes nothing
+	operators := event(7, 3000, 100)
+	operators.Operator, operators.Actor = true, "pct_admin"
+	s.mustAppend(t, operators)
 	for _, c := range []struct {
 		name string
 		q    task.AuditQuery
 		want int
 	}{
-		{"all", task.AuditQuery{AnyTenant: true}, 41},
+		{"all", task.AuditQuery{AnyTenant: true}, 42},
 		{"a tenant", task.AuditQuery{Tenant: 1}, 13},
 		{"logins", task.AuditQuery{Tenant: task.AuditLogins}, 1},
 		{"a range", task.AuditQuery{AnyTenant: true, From: 1005, Until: 1010}, 10},
 		{"an object", task.AuditQuery{AnyTenant: true, Object: "7"}, 1},
 		{"an actor", task.AuditQuery{AnyTenant: true, Actor: "nobody"}, 0},
+		{"an operator, for an operator", task.AuditQuery{Tenant: 7, Actor: "pct_admin"}, 1},
+		{"an operator, for the tenant", task.AuditQuery{Tenant: 7, Own: true, Actor: "pct_admin"}, 0},
+		{"all of a tenant, for itself", task.AuditQuery{Tenant: 7, Own: true}, 1},
 	} {
 		var got []task.AuditEvent
 		c.q.Limit = 7

@@ -295,9 +295,19 @@ func TestARevokedTokenStaysAsItWasRevokedFirst(t *testing.T) {
 	if err != nil || first.RevokedAt == task.Never {
 		t.Fatalf("got %+v, %v", first, err)
 	}
+	version := func() (v string) {
+		if err := cluster.Pool(0).QueryRow(t.Context(), "SELECT xmin::text FROM token WHERE id = $1", created.ID).Scan(&v); err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	before := version()
 	again, err := s.RevokeToken(t.Context(), created.ID, 0)
 	if err != nil || again != first {
 		t.Errorf("got %+v, %v; want %+v", again, err, first)
+	}
+	if version() != before {
+		t.Error("a token that is revoked already was written again")
 	}
 	if got := count(t, cluster, fmt.Sprintf("token WHERE revoked_at = %d", first.RevokedAt)); got != everywhere(1) {
 		t.Errorf("revocations by database: %v", got)
