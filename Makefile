@@ -55,7 +55,7 @@ test-secure: ## run every test with TLS to PostgreSQL, and whole installations w
 # (GOGC), and their binaries have no tables for debuggers (-w), which take the linker as long as the rest.
 ALONE := /(dispatch|loadtest)$$
 LIGHT := /(examples|internal/testenv|delivery)$$
-PATIENT := /(internal/mutation|internal/virtualtest|internal/timingspec|schedule|store/pack)$$
+PATIENT := /(internal/mutation|internal/virtualtest|schedule|store/pack)$$
 FIRST := store/shards internal/dev client cmd/perceptorctl assign
 GOTEST = env GOGC=$${GOGC:-300} go test -vet=off -ldflags=-w -timeout $(TIMEOUT)
 

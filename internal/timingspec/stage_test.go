@@ -290,5 +290,5 @@ func (e *stage) openWith(since string, end client.Handler, causes ...func()) (fi
 // meanwhile moves the clock on while runs are open.
 func (e *stage) meanwhile(since string) {
 	e.Helper()
-	e.stack.AdvanceWith(e.T, e.at(since).Sub(e.stack.Now(e.T)), virtualclock.Options{Settle: 2 * time.Second, LeaveOpen: true})
+	e.stack.AdvanceWith(e.T, e.at(since).Sub(e.stack.Now(e.T)), virtualclock.Options{Settle: 3 * time.Second, LeaveOpen: true})
 }
