@@ -16,9 +16,20 @@ type source = netip.Addr
 
 // sourceOf returns the source of an address.
 func sourceOf(a netip.AddrPort) source {
+	return networkOf(a, 64)
+}
+
+// siteOf returns the IPv4 address, or the IPv6 network of 48 bits, which is the largest that is
+// given to one customer (RFC 6177).
+func siteOf(a netip.AddrPort) source {
+	return networkOf(a, 48)
+}
+
+// networkOf returns the IPv4 address, or the IPv6 network of so many bits.
+func networkOf(a netip.AddrPort, bits int) source {
 	addr := a.Addr().Unmap().WithZone("")
 	if addr.Is6() {
-		p, err := addr.Prefix(64)
+		p, err := addr.Prefix(bits)
 		if err == nil {
 			return p.Addr()
 		}
@@ -52,10 +63,36 @@ func addrPortOf(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
+// connectionPlaces are the connections of all sources. The networks of one site have together at
+// most what one party may have.
+type connectionPlaces struct {
+	sources, sites *share.Pool[source]
+}
+
+func newConnectionPlaces(n int) *connectionPlaces {
+	return &connectionPlaces{share.NewPool[source](int64(n), 0), share.NewPool[source](int64(n), 0)}
+}
+
+// take takes a place for a connection. Call give when it has ended.
+func (p *connectionPlaces) take(from netip.AddrPort) (give func(), ok bool) {
+	network, site := sourceOf(from), siteOf(from)
+	if !p.sites.Take(site, 1) {
+		return nil, false
+	}
+	if !p.sources.Take(network, 1) {
+		p.sites.Give(site, 1)
+		return nil, false
+	}
+	return sync.OnceFunc(func() {
+		p.sources.Give(network, 1)
+		p.sites.Give(site, 1)
+	}), true
+}
+
 // limitedListener closes connections that exceed the share of their source.
 type limitedListener struct {
 	net.Listener
-	places  *share.Pool[source]
+	places  *connectionPlaces
 	refused func()
 }
 
@@ -66,9 +103,8 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		from := sourceOf(addrPortOf(c.RemoteAddr()))
-		if l.places.Take(from, 1) {
-			return &limitedConn{Conn: c, give: sync.OnceFunc(func() { l.places.Give(from, 1) })}, nil
+		if give, ok := l.places.take(addrPortOf(c.RemoteAddr())); ok {
+			return &limitedConn{Conn: c, give: give}, nil
 		}
 		l.refused()
 		_ = c.Close() // nothing was sent on it

@@ -444,6 +444,39 @@ func TestSettingsOfOneTenantChangeABoundedNumberOfTimes(t *testing.T) {
 	}
 }
 
+func TestTheNetworksOfOneSiteHaveTheConnectionsOfOneParty(t *testing.T) {
+	t.Parallel()
+	const size = 64
+	p := newConnectionPlaces(size)
+	connect := func(address string) (ok bool) {
+		_, ok = p.take(netip.AddrPortFrom(netip.MustParseAddr(address), 1))
+		return ok
+	}
+	taken := 0
+	for n := range 2 * size {
+		if connect(fmt.Sprintf("2001:db8:1:%x::1", n)) {
+			taken++
+		}
+	}
+	if taken != size/2 {
+		t.Errorf("a site with %d networks has %d of %d connections, want half", 2*size, taken, size)
+	}
+	for _, other := range []string{"2001:db8:2::1", "192.0.2.1"} {
+		if !connect(other) {
+			t.Errorf("%s has no place", other)
+		}
+	}
+	give, ok := p.take(netip.MustParseAddrPort("192.0.2.2:1"))
+	if !ok {
+		t.Fatal("no place")
+	}
+	give()
+	give() // a second time does nothing
+	if p.sources.Free() != p.sites.Free() {
+		t.Errorf("%d and %d places are free", p.sources.Free(), p.sites.Free())
+	}
+}
+
 func TestTokensOfOneTenantChangeABoundedNumberOfTimes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

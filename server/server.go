@@ -182,7 +182,7 @@ func New(c Config, d Deps) (*Server, error) {
 
 // limitConnections makes both listeners share the places of connections.
 func (s *Server) limitConnections() {
-	places := share.NewPool[source](int64(s.config.MaxConnections), 0)
+	places := newConnectionPlaces(s.config.MaxConnections)
 	refused := func() { s.config.Events.limitedBy("CONNECTIONS") }
 	for _, l := range []*net.Listener{&s.config.GRPC, &s.config.HTTP} {
 		if *l != nil {
