@@ -165,7 +165,7 @@ func TestWhatHandlersSayIsWhatHappens(t *testing.T) {
 		same := func(*client.Task) {}
 		snooze, retry, permanent := add("snooze", same), add("retry", same), add("permanent", same)
 		typed := add("typed", func(t *client.Task) { t.Params = map[string]string{"count": "many"} })
-		forever := add("forever", func(t *client.Task) { t.AckTimeout, t.GiveUpAfter = time.Second, 2*time.Second })
+		forever := add("forever", func(t *client.Task) { t.AckTimeout, t.GiveUpAfter = 4*time.Second, 4*time.Second })
 		t.Run(typ.String()+" snooze", func(t *testing.T) {
 			if info := ended(t, c, snooze); info.State != client.Completed || info.RunCount != 1 {
 				t.Errorf("%+v", info)
@@ -190,7 +190,7 @@ func TestWhatHandlersSayIsWhatHappens(t *testing.T) {
 		}{
 			"permanent": {permanent, 1, client.PermanentFailure, "sad"},
 			"typed":     {typed, 0, client.PermanentFailure, `perceptor: params["count"] is "many": want a whole number of the type int: invalid syntax`},
-			"forever":   {forever, 2, client.Silent, "snoozed until give_up_after 2s was over"},
+			"forever":   {forever, 2, client.Silent, "snoozed until give_up_after 4s was over"},
 		} {
 			t.Run(typ.String()+" "+name, func(t *testing.T) {
 				if info := ended(t, c, c2.id); info.State != final {
