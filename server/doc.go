@@ -38,7 +38,7 @@
 // tokens that are probably bad ([lookUps]). Requests must arrive within a deadline. What is
 // expensive for all is bounded in time, by tenant: changes of settings, and calls about runs
 // that the tenant does not have ([throttle]). A refused call has a reason of its own, and
-// says when to repeat it.
+// says when to repeat it; who repeats it at once nevertheless gets its answers late ([tarpit]).
 //
 // # Audit
 //

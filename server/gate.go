@@ -44,6 +44,7 @@ type gate struct {
 	stores  *storePlaces
 	// sendWithin is how long an answer may wait for its caller.
 	sendWithin time.Duration
+	tarpit     *tarpit
 	methods    map[string]method
 }
 
@@ -82,6 +83,10 @@ func (g *gate) guard(full string, need Scopes, next grpc.MethodHandler) grpc.Met
 		c := &call{method: full, began: time.Now(), headers: authorization(ctx)}
 		ctx = incoming(requestid.With(ctx, requestID(ctx)))
 		reply, err := serve(c, service, ctx, dec, chain)
+		if err != nil {
+			c.request = nil // an answer that waits holds nothing
+			g.tarpit.delay(ctx, c.who, err)
+		}
 		return g.hand(ctx, c, reply, err)
 	}
 }

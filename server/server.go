@@ -152,7 +152,7 @@ func New(c Config, d Deps) (*Server, error) {
 		auditor: auditor{log: d.Audit, deps: &d}, traces: traces{c.Tracer},
 		log: c.Log, events: &s.config.Events,
 		timeout: c.CallTimeout, calls: share.NewPool[int32](int64(c.MaxCalls), 0), intake: in, stores: newStorePlaces(), methods: map[string]method{},
-		answers: s.answers, sendWithin: 2 * c.CallTimeout,
+		answers: s.answers, sendWithin: 2 * c.CallTimeout, tarpit: newTarpit(),
 	}
 	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
 	changes := newSettings()

@@ -137,7 +137,7 @@ var silenceStories = []story{
 		h.silent = func(p *task.Publication) bool { return p.Seq%10 == 0 && p.Attempt == 1 }
 		h.listen(e.T)
 		id := h.tenant.Add(e.T, client.Task{Kind: "k", Type: client.NonBlocking, Begin: e.at("1h"), Interval: time.Hour, AckTimeout: time.Minute, MaxCount: 35, Retention: 24 * time.Hour})
-		e.stack.AdvanceWith(e.T, e.at("40h").Sub(e.stack.Now(e.T)), virtualclock.Options{Settle: time.Second, LeaveOpen: true})
+		e.stack.AdvanceWith(e.T, e.at("40h").Sub(e.stack.Now(e.T)), virtualclock.Options{Settle: 3 * time.Second, LeaveOpen: true})
 		if got := h.deliveries(e.T, id, 1, 0); len(got) != 35 {
 			e.Errorf("%d runs were delivered, want 35: %d", len(got), got)
 		}

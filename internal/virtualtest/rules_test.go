@@ -248,7 +248,7 @@ func forEver(t *testing.T, s *Stack) {
 		return nil
 	}})
 	tenant.Add(t, client.Task{Kind: "again", Type: client.Blocking, Interval: time.Hour})
-	_, err := s.Clock.AdvanceBy(t.Context(), day, virtualclock.Options{Settle: time.Second})
+	_, err := s.Clock.AdvanceBy(t.Context(), day, virtualclock.Options{Settle: 2 * time.Second})
 	if task.CodeOf(err) != task.FailedPrecondition || !contains(err, "without an end") {
 		t.Errorf("got %v", err)
 	}

@@ -2,5 +2,5 @@
 
 package stack
 
-// buildFlags are the flags to build the programs with: -race if this program has it.
-var buildFlags []string
+// withRaces says that this program has the race detector.
+const withRaces = false

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/internal/subprocess"
+	"github.com/perceptor/perceptor/internal/testenv"
 )
 
 const (
@@ -302,11 +303,20 @@ func share(from, to string, names []string) error {
 	return nil
 }
 
+// raceFlags are the flags to build programs with. The race detector more than doubles the processor
+// time of a program, so only long tests have it in programs; packages have it in all tests.
+func raceFlags() []string {
+	if withRaces && testenv.Long() {
+		return []string{"-race"}
+	}
+	return nil
+}
+
 // build compiles commands of the module in a tree, which is the working directory if it is "".
 func build(ctx context.Context, tree, dir string, flags []string, commands ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, buildLimit)
 	defer cancel()
-	args := append([]string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}, slices.Concat(buildFlags, flags)...)
+	args := append([]string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}, slices.Concat(raceFlags(), flags)...)
 	for _, c := range commands {
 		args = append(args, modulePath+"/cmd/"+c)
 	}
