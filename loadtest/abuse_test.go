@@ -16,6 +16,7 @@ func TestAnAttackOfOneTenantLeavesAnotherItsService(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts every real part; make test runs it")
 	}
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
 	defer cancel()
 	o := abuse.DefaultOptions()

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -14,12 +16,19 @@ import (
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
 
+// atOnce is the number of parallel tests. Each of them waits about half of its time for what takes
+// seconds on any machine, like sessions that expire.
+const atOnce = 3
+
 // TestMain runs a listener, or a rival of an attack, if the first argument is its command, as the
 // program does.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == harness.ListenerName || os.Args[1] == abuse.RivalName) {
 		main()
 		return
+	}
+	if err := flag.Set("test.parallel", strconv.Itoa(atOnce)); err != nil {
+		panic(err) // package testing has this flag
 	}
 	code := m.Run()
 	if common.stack != nil {
