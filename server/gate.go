@@ -162,13 +162,14 @@ func (g *gate) lasting(ctx context.Context, method string) (context.Context, con
 // of a call over HTTP is received already.
 func (g *gate) receiver(ctx context.Context, c *call, dec func(any) error) func(any) error {
 	return func(v any) (err error) {
+		r := &received{message: v, pay: func(bytes int) (int, error) { return c.spent.pay(ctx, bytes) }}
 		if inProcess(ctx) {
-			r := &received{message: v}
 			err = decode(dec, r)
-			c.spent.receive(r.bytes)
+			c.spent.receive(r.arrival)
 		} else {
-			c.held, err = g.intake.receive(ctx, c.who.Tenant.ID, dec, v)
-			c.spent.receive(c.held.size())
+			var got arrival
+			c.held, got, err = g.intake.receive(ctx, c.who.Tenant.ID, dec, r)
+			c.spent.receive(got)
 		}
 		if err == nil {
 			c.leave, err = g.stores.enter(ctx, c.method, c.who.Tenant.ID)
@@ -199,8 +200,29 @@ func (g *gate) enter(tenant int32) error {
 // the gate checks err.
 type received struct {
 	message any
-	bytes   int
-	err     error
+	arrival
+	err error
+	// pay pays for a request of so many bytes before it is decoded; nil: nothing has to be paid.
+	pay func(bytes int) (paid int, err error)
+	// refusal is why the request was not decoded.
+	refusal error
+}
+
+// arrival is what has arrived.
+type arrival struct {
+	// bytes is the size of the request; paid is what was paid for it when it had arrived.
+	bytes, paid int
+	refused     bool
+}
+
+// admit says whether a request of so many bytes may be decoded.
+func (r *received) admit(bytes int) bool {
+	r.bytes = bytes
+	if r.pay != nil {
+		r.paid, r.refusal = r.pay(bytes)
+	}
+	r.refused = r.refusal != nil
+	return !r.refused
 }
 
 // codec is the protobuf codec with support for [received] and [sent].
@@ -222,7 +244,9 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	r.bytes = data.Len()
+	if !r.admit(data.Len()) {
+		return nil
+	}
 	if r.bytes > countedFrom {
 		left := maxEntries
 		if countEntries(r.message.(proto.Message).ProtoReflect().Descriptor(), data.Materialize(), &left) != nil {
@@ -353,8 +377,7 @@ func (g *gate) Invoke(ctx context.Context, full string, args, reply any, _ ...gr
 	result, err := m.handler(m.service, ctx, func(v any) error {
 		r := v.(*received)
 		var wire []byte
-		if wire, r.err = proto.Marshal(args.(proto.Message)); r.err == nil {
-			r.bytes = len(wire)
+		if wire, r.err = proto.Marshal(args.(proto.Message)); r.err == nil && r.admit(len(wire)) {
 			r.err = proto.Unmarshal(wire, r.message.(proto.Message))
 		}
 		return nil

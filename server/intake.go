@@ -86,8 +86,8 @@ func (uncompressed) Do(io.Reader) ([]byte, error) { return nil, errCompressed }
 
 var errCompressed = errors.New("requests over gRPC must not be compressed")
 
-// arrival is a request to the health service, which is not behind the gate, while it arrives.
-type arrival struct {
+// healthArrival is a request to the health service, which is not behind the gate, while it arrives.
+type healthArrival struct {
 	timer *time.Timer
 	leave func()
 }
@@ -110,12 +110,12 @@ func (i *intake) begin(ctx context.Context, call *tap.Info) (context.Context, er
 	ctx, cancel := context.WithCancel(ctx)
 	leave := sync.OnceFunc(func() { i.health.Give(from, 1) })
 	context.AfterFunc(ctx, leave)
-	return context.WithValue(ctx, arrivalKey{}, &arrival{time.AfterFunc(i.within, cancel), leave}), nil
+	return context.WithValue(ctx, arrivalKey{}, &healthArrival{time.AfterFunc(i.within, cancel), leave}), nil
 }
 
 // arrived removes the deadline of a request to the health service.
 func arrived(ctx context.Context) {
-	if a, ok := ctx.Value(arrivalKey{}).(*arrival); ok {
+	if a, ok := ctx.Value(arrivalKey{}).(*healthArrival); ok {
 		a.timer.Stop()
 		a.leave()
 	}
@@ -186,13 +186,12 @@ func (c *charge) release() {
 //
 // The library reads a request without a deadline, and answers by itself if its context ends.
 // So it reads beside the call, and ends with it.
-func (i *intake) receive(ctx context.Context, tenant int32, dec func(any) error, v any) (*charge, error) {
+func (i *intake) receive(ctx context.Context, tenant int32, dec func(any) error, r *received) (*charge, arrival, error) {
 	began := time.Now()
 	c, err := i.charge(ctx, tenant, connOf(ctx), i.largest)
 	if err != nil {
-		return nil, err
+		return nil, arrival{}, err
 	}
-	r := &received{message: v}
 	done := make(chan error, 1)
 	go func() { done <- decode(dec, r) }()
 	late := time.NewTimer(i.within - time.Since(began))
@@ -200,11 +199,11 @@ func (i *intake) receive(ctx context.Context, tenant int32, dec func(any) error,
 	select {
 	case err := <-done:
 		c.shrink(int64(r.bytes))
-		return c, err
+		return c, r.arrival, err
 	case <-late.C:
-		return c, errRequestSlow
+		return c, arrival{bytes: c.size()}, errRequestSlow
 	case <-ctx.Done():
-		return c, ctx.Err()
+		return c, arrival{bytes: c.size()}, ctx.Err()
 	}
 }
 
@@ -218,7 +217,10 @@ func decode(dec func(any) error, r *received) (err error) {
 	if err := dec(r); err != nil {
 		return err
 	}
-	if r.err != nil {
+	switch {
+	case r.refused:
+		return r.refusal
+	case r.err != nil:
 		return undecoded(r.err.Error())
 	}
 	return nil

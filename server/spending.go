@@ -126,8 +126,10 @@ func asked(request any) int {
 
 // A spending is what one call of a tenant uses of its quotas. The methods of nil do nothing.
 type spending struct {
-	use   *tenantUse
-	quota task.Quota // 0: none but bytes
+	of     *quotas
+	tenant *Tenant
+	use    *tenantUse
+	quota  task.Quota // 0: none but bytes
 	// units and bytes are the rates of quota and of bytes; nil: not limited.
 	units, bytes *quotaRate
 	// paid are the units used from the start, asked those that the request asks for, received
@@ -150,7 +152,7 @@ func (q *quotas) begin(ctx context.Context, method string, who *Identity) (*spen
 		q.events.overQuota(t.Name, task.QuotaCalls, 1)
 		return nil, quotaError(task.QuotaCalls, t.Name, busyWait, fmt.Sprintf("at most %d calls can be in progress", limit))
 	}
-	s := &spending{use: u, quota: spends[method], units: q.rateOf(t, spends[method]), bytes: q.rateOf(t, task.QuotaBytes)}
+	s := &spending{of: q, tenant: t, use: u, quota: spends[method], units: q.rateOf(t, spends[method]), bytes: q.rateOf(t, task.QuotaBytes)}
 	s.paid, s.expected = s.prepaid(method), s.expects()
 	err := q.rate(ctx, t, u, s.quota, s.paid)
 	if err == nil {
@@ -178,15 +180,34 @@ func (s *spending) expects() int {
 // sizesMeant is how many requests the mean of sizes follows.
 const sizesMeant = 8
 
-// receive counts the bytes of the request.
-func (s *spending) receive(bytes int) {
+// pay takes what a large request has beyond what was paid for it, before it is decoded, or refuses
+// it: to decode many of them costs the processor more than all else. It may be called beside the call.
+func (s *spending) pay(ctx context.Context, bytes int) (paid int, err error) {
+	if s == nil || s.bytes == nil || bytes <= countedFrom {
+		return 0, nil
+	}
+	paid = int(min(int64(bytes), task.QuotaBytes.Burst(s.bytes.perSecond))) - s.expected
+	if paid <= 0 {
+		return 0, nil
+	}
+	if err := s.of.rate(ctx, s.tenant, s.use, task.QuotaBytes, paid); err != nil {
+		return 0, err
+	}
+	return paid, nil
+}
+
+// receive counts the request. One that was refused costs what was paid before it arrived.
+func (s *spending) receive(got arrival) {
 	if s == nil {
 		return
 	}
-	s.received = bytes
+	s.expected += got.paid
+	if s.received = got.bytes; got.refused {
+		s.received = s.expected
+	}
 	s.use.mu.Lock()
 	defer s.use.mu.Unlock()
-	s.use.size += (float64(bytes) - s.use.size) / sizesMeant
+	s.use.size += (float64(got.bytes) - s.use.size) / sizesMeant
 }
 
 // ask counts the units that the request asks for.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,8 +14,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -294,9 +297,58 @@ func TestLargeRequestsArePaidBeforeTheyArrive(t *testing.T) {
 	}
 	_, err = begin()
 	wantQuota(t, err, task.QuotaBytes)
-	first.receive(100)
+	first.receive(arrival{bytes: 100})
 	first.end(t.Context(), nil, nil)
 	if _, err = begin(); err != nil {
 		t.Errorf("after a request that was smaller than expected: %v", err)
+	}
+}
+
+// TestLargeRequestsThatHaveArrivedArePaidBeforeTheyAreDecoded: nothing is expected of the first ones.
+func TestLargeRequestsThatHaveArrivedArePaidBeforeTheyAreDecoded(t *testing.T) {
+	const rate = 1 << 20
+	q, who := quotasFor(task.Quotas{task.QuotaBytes: rate})
+	var calls [3]*spending
+	for i := range calls {
+		s, err := q.begin(t.Context(), perceptorv1.TaskService_AddTask_FullMethodName, who)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls[i] = s
+	}
+	if paid, err := calls[0].pay(t.Context(), 1000); paid != 0 || err != nil {
+		t.Errorf("a small request: %d, %v", paid, err)
+	}
+	got := arrival{bytes: rate/2 - 10}
+	for i, s := range calls {
+		var err error
+		if got.paid, err = s.pay(t.Context(), got.bytes); i < 2 && (err != nil || got.paid == 0) {
+			t.Errorf("request %d: %d, %v", i, got.paid, err)
+		}
+		if i == 2 {
+			wantQuota(t, err, task.QuotaBytes)
+			got.refused = true
+		}
+		s.receive(got)
+	}
+	for _, s := range calls {
+		s.end(t.Context(), nil, nil)
+	}
+	if left := q.of(acme.ID).stocks[task.QuotaBytes].tokens; left < -1000 {
+		t.Errorf("the refused request was charged: %.0f bytes are left", left)
+	}
+}
+
+// TestARefusedRequestIsNotDecoded, over both ways.
+func TestARefusedRequestIsNotDecoded(t *testing.T) {
+	over := errors.New("over")
+	r := &received{message: &perceptorv1.AddTaskRequest{}, pay: func(int) (int, error) { return 0, over }}
+	wire, err := proto.Marshal(&perceptorv1.AddTaskRequest{RequestId: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = decode(func(v any) error { return newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(wire)}, v) }, r)
+	if !errors.Is(err, over) || r.message.(*perceptorv1.AddTaskRequest).GetRequestId() != "" {
+		t.Errorf("got %v, %v", err, r.message)
 	}
 }

@@ -280,6 +280,9 @@ func (c *Cluster) Close() {
 	}
 }
 
+// Server returns the number of the PostgreSQL server that has database d.
+func (c *Cluster) Server(d int) int { return c.place[d] }
+
 // Address returns host, port, database and schema of database d for messages,
 // without credentials.
 func (c *Cluster) Address(d int) string {

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/perceptor/perceptor/internal/share"
+	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
@@ -83,8 +84,9 @@ type database struct {
 	cappedReports *kernel.Batcher[reported, task.Reply]
 	beats         *kernel.Batcher[held, task.Reply]
 	checks        *kernel.Batcher[check, task.Reply]
-	// direct has a place for each connection, by tenant; see enter.
-	direct *share.Pool[int32]
+	// direct has a place for each connection, by tenant, and server one for each connection to
+	// any database of the same server; see enter.
+	direct, server *share.Pool[int32]
 }
 
 // enter takes a place for a transaction or a look-up that serves one call alone. So a tenant
@@ -92,15 +94,43 @@ type database struct {
 // work goes on with the context lasting when the caller leaves: a statement that is cancelled
 // costs its connection.
 func (db *database) enter(ctx context.Context, tenant int32) (lasting context.Context, leave func(), err error) {
-	if err := db.direct.Wait(ctx, tenant, 1); err != nil {
-		return nil, nil, task.Errorf(task.ReasonTenantBusy, "too many changes of the tenant are in progress; try again").CausedBy(err)
+	for i, places := range []*share.Pool[int32]{db.server, db.direct} {
+		if err := places.Wait(ctx, tenant, 1); err != nil {
+			if i > 0 {
+				db.server.Give(tenant, 1)
+			}
+			return nil, nil, task.Errorf(task.ReasonTenantBusy, "too many changes of the tenant are in progress; try again").CausedBy(err)
+		}
 	}
 	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*db.store.db.StatementTimeout())
-	return lasting, func() { cancel(); db.direct.Give(tenant, 1) }, nil
+	return lasting, func() {
+		cancel()
+		db.direct.Give(tenant, 1)
+		db.server.Give(tenant, 1)
+	}, nil
 }
 
-func newDatabase(s *Store, d int) *database {
-	db := &database{store: s, d: d, direct: share.NewPool[int32](int64(s.db.Pool(d).Config().MaxConns), 0)}
+// directOfTenant is the most of such work of one tenant at once on one server. More would
+// not be faster for the tenant, and the server's processors would be busy for others.
+const directOfTenant = 8
+
+// serverPlaces returns the places of such work for the server of each database.
+func serverPlaces(cluster *store.Cluster) (places [task.Databases]*share.Pool[int32]) {
+	sizes, pools := map[int]int64{}, map[int]*share.Pool[int32]{}
+	for d := range places {
+		sizes[cluster.Server(d)] += int64(cluster.Pool(d).Config().MaxConns)
+	}
+	for server, size := range sizes {
+		pools[server] = share.NewPool[int32](size, directOfTenant)
+	}
+	for d := range places {
+		places[d] = pools[cluster.Server(d)]
+	}
+	return places
+}
+
+func newDatabase(s *Store, d int, server *share.Pool[int32]) *database {
+	db := &database{store: s, d: d, server: server, direct: share.NewPool[int32](int64(s.db.Pool(d).Config().MaxConns), 0)}
 	q := s.cfg.QueueLength
 	db.adds = kernel.NewBatcher(s.db, d, q, addGroup, &s.spacings.adds, (*adding).bytes, db.doAdds)
 	db.starts = kernel.NewBatcher(s.db, d, q, startGroup, &s.spacings.starts, held.bytes, func(ctx context.Context, in []held) []task.Reply { return s.doStarts(ctx, d, in) })

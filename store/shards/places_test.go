@@ -55,6 +55,26 @@ func TestUpsertsOfOneTenantLeaveConnectionsToOthers(t *testing.T) {
 	}
 }
 
+func TestOneTenantHasFewPlacesOfAllDatabasesOfAServer(t *testing.T) {
+	b := setup(t)
+	s := b.Store
+	for d := range s.dbs {
+		if s.dbs[d].server != s.dbs[0].server {
+			t.Fatalf("database %d has other places than 0, which is on the same server", d)
+		}
+	}
+	taken := 0
+	for s.dbs[0].server.Take(1, 1) {
+		taken++
+	}
+	if taken != directOfTenant {
+		t.Errorf("one tenant has %d places, want %d", taken, directOfTenant)
+	}
+	if !s.dbs[1].server.Take(2, 1) {
+		t.Error("another tenant has none")
+	}
+}
+
 func TestACallThatAGroupHasTakenLastsAsLongAsTheGroup(t *testing.T) {
 	held, release := make(chan struct{}, 1), make(chan struct{})
 	b := setup(t, func(c *Config) {

@@ -171,8 +171,9 @@ func New(cluster *store.Cluster, cfg Config) *Store {
 		large: share.NewPool[int32](largeAdds, 0),
 	}
 	s.Operations = bulk.New(db, machines, counts, letters, bulk.Config{DropTenant: cfg.DropTenant, Quotas: cfg.Quotas, TakeQuota: s.TakeQuota})
+	servers := serverPlaces(cluster)
 	for d := range s.dbs {
-		s.dbs[d] = newDatabase(s, d)
+		s.dbs[d] = newDatabase(s, d, servers[d])
 	}
 	return s
 }
