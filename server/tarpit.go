@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -12,7 +13,7 @@ import (
 
 const (
 	// Refusals of one party that are answered at once: promptBurst, and then promptRate per
-	// second. Further ones are answered after refusalDelay.
+	// second. Further ones are answered after about refusalDelay.
 	promptRate   = 100
 	promptBurst  = 200
 	refusalDelay = time.Second
@@ -57,7 +58,8 @@ func (t *tarpit) delay(ctx context.Context, who *Identity, err error) {
 		return
 	}
 	defer t.places.Give(party, 1)
-	wait := refusalDelay
+	// At random, so that callers that were refused together do not come again together.
+	wait := refusalDelay/2 + rand.N(refusalDelay)
 	if end, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(end)/2)
 	}

@@ -52,8 +52,8 @@ func TestRefusalsOfAFloodAreAnsweredLate(t *testing.T) {
 				t.Errorf("%s took %s, want %s", c.name, d, c.want)
 			}
 		}
-		if d := took(t.Context(), flooder, over); d != refusalDelay {
-			t.Errorf("without a deadline a refusal took %s, want %s", d, refusalDelay)
+		if d := took(t.Context(), flooder, over); d < refusalDelay/2 || d >= refusalDelay*3/2 {
+			t.Errorf("without a deadline a refusal took %s, want about %s", d, refusalDelay)
 		}
 		if free := pit.places.Free(); free != delayedRefusals {
 			t.Errorf("%d places of %d are free in the end", free, delayedRefusals)
