@@ -172,11 +172,13 @@ func (g *gate) receiver(ctx context.Context, c *call, dec func(any) error) func(
 			c.spent.receive(got)
 		}
 		if err == nil {
+			c.request = v.(proto.Message)
+			err = c.spent.ask(ctx, v)
+		}
+		if err == nil {
 			c.leave, err = g.stores.enter(ctx, c.method, c.who.Tenant.ID)
 		}
 		if err == nil {
-			c.request = v.(proto.Message)
-			c.spent.ask(v)
 			err = g.resolve(ctx, c.method, c.request)
 			c.audit = g.auditor.begin(ctx, c.method, c.request)
 		}

@@ -132,9 +132,10 @@ type spending struct {
 	quota  task.Quota // 0: none but bytes
 	// units and bytes are the rates of quota and of bytes; nil: not limited.
 	units, bytes *quotaRate
-	// paid are the units used from the start, asked those that the request asks for, received
-	// the bytes of the request, and expected those that were paid before it arrived.
-	paid, asked, received, expected int
+	// paid are the units used from the start, asked those that the request asks for, reserved those
+	// of them that are paid already, received the bytes of the request, and expected those that
+	// were paid before it was decoded.
+	paid, asked, reserved, received, expected int
 }
 
 // begin counts a call of a tenant, or returns the error for the caller. The caller must call
@@ -210,11 +211,25 @@ func (s *spending) receive(got arrival) {
 	s.use.size += (float64(got.bytes) - s.use.size) / sizesMeant
 }
 
-// ask counts the units that the request asks for.
-func (s *spending) ask(request any) {
-	if s != nil {
-		s.asked = asked(request)
+// ask counts the units that the request asks for. Those of listeners are known before anything is
+// done, and paid then: otherwise many calls could begin before the first one is charged.
+func (s *spending) ask(ctx context.Context, request any) error {
+	if s == nil {
+		return nil
 	}
+	s.asked = asked(request)
+	if s.quota != task.QuotaRuns || s.units == nil {
+		return nil
+	}
+	more := int(min(int64(s.asked), s.quota.Burst(s.units.perSecond))) - s.paid
+	if more <= 0 {
+		return nil
+	}
+	if err := s.of.rate(ctx, s.tenant, s.use, s.quota, more); err != nil {
+		return err
+	}
+	s.paid, s.reserved = s.paid+more, more
+	return nil
 }
 
 // end charges what only the request and the answer say. A call whose caller has left, or whose
@@ -232,6 +247,8 @@ func (s *spending) end(ctx context.Context, reply any, err error) {
 		s.use.stocks[s.quota].charge(*s.units, units(reply)-s.paid)
 	case ctx.Err() != nil:
 		s.use.stocks[s.quota].charge(*s.units, s.asked-s.paid)
+	default:
+		s.use.stocks[s.quota].refund(s.reserved)
 	}
 	if s.bytes != nil {
 		n := s.received

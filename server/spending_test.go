@@ -115,7 +115,7 @@ func TestCallsBeyondAQuotaAreToldWhichAndOthersGoOn(t *testing.T) {
 				Task: &perceptorv1.Task{Type: perceptorv1.Task_NON_BLOCKING, Schedule: &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{Expression: "@daily"}}}})
 			return err
 		}},
-		{task.QuotaRuns, 45, func(ctx context.Context, conn *grpc.ClientConn) error {
+		{task.QuotaRuns, 63, func(ctx context.Context, conn *grpc.ClientConn) error {
 			_, err := perceptorv1.NewRunServiceClient(conn).HeartbeatRuns(ctx, &perceptorv1.HeartbeatRunsRequest{
 				Holder: 1, Attempts: make([]*perceptorv1.Attempt, 20)})
 			return err
@@ -350,5 +350,28 @@ func TestARefusedRequestIsNotDecoded(t *testing.T) {
 	err = decode(func(v any) error { return newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(wire)}, v) }, r)
 	if !errors.Is(err, over) || r.message.(*perceptorv1.AddTaskRequest).GetRequestId() != "" {
 		t.Errorf("got %v, %v", err, r.message)
+	}
+}
+
+// TestEntriesOfListenersArePaidBeforeTheyAreLookedUp, and given back if the call fails.
+func TestEntriesOfListenersArePaidBeforeTheyAreLookedUp(t *testing.T) {
+	q, who := quotasFor(task.Quotas{task.QuotaRuns: 100})
+	call := func() (*spending, error) {
+		s, err := q.begin(t.Context(), perceptorv1.RunService_HeartbeatRuns_FullMethodName, who)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s, s.ask(t.Context(), &perceptorv1.HeartbeatRunsRequest{Attempts: make([]*perceptorv1.Attempt, 60)})
+	}
+	first, err := call()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := call()
+	wantQuota(t, err, task.QuotaRuns)
+	second.end(t.Context(), nil, err)
+	first.end(t.Context(), nil, errors.New("no database answers"))
+	if _, err = call(); err != nil {
+		t.Errorf("after a call that has failed: %v", err)
 	}
 }

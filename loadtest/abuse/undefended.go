@@ -22,13 +22,12 @@ var removals = []removal{
 	// Quotas.
 	{"task/quota.go", "return max(own, 0)", "return 0"},
 	// What upserts, look-ups beyond the rate of adds and callers who leave are charged.
-	{"store/shards/database.go", "db.direct.Wait(ctx, tenant, 1)", "error(nil)"},
-	{"store/shards/database.go", "cancel(); db.direct.Give(tenant, 1)", "cancel()"},
+	{"store/shards/database.go", "[]*share.Pool[int32]{db.server, db.direct}", "[]*share.Pool[int32]{}"},
 	{"store/shards/kernel/batch.go", "left = nil // the call ends with its group", "return nil, ctx.Err()"},
 	// The budget of answers that nobody reads.
 	{"server/sending.go", "answers       = 64", "answers = 1 << 20"},
 	{"server/sending.go", "connAnswers   = 16", "connAnswers = 1 << 20"},
-	// Throttles of unknown tokens, changes of settings and unknown runs.
+	// Throttles of unknown tokens, changes of settings, unknown runs, and refused calls.
 	{"server/throttle.go", "if l.Allow() {", "if l.Allow() || true {"},
 	{"server/throttle.go", "l.Tokens() < 1 {", "l.Tokens() < 1 && false {"},
 	{"server/throttle.go", "settingsAtOnce = 2", "settingsAtOnce = 4096"},

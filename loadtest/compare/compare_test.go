@@ -70,6 +70,59 @@ func TestTheEngineRunsEveryJobOnceInAllPhases(t *testing.T) {
 	}
 }
 
+func TestABurstOfTheEngineHasMediansOfItsRounds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts PostgreSQL; make test runs it")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := DefaultOptions()
+	o.Jobs, o.Only, o.Burst, o.Rounds = 3000, []string{"engine"}, true, 2
+	o.burstAhead, o.burstSpread = 200*time.Millisecond, 300*time.Millisecond
+	o.EngineCommand, o.Progress = []string{self, engineCommand}, testLog{t}
+	o.Real.Postgres["shared_buffers"], o.Real.Postgres["fsync"] = "128MB", "off"
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	report, err := harness.Run(ctx, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := harness.WriteTable(testLog{t}, report); err != nil {
+		t.Error(err)
+	}
+	if len(report.Peers) != 1 || report.Verdict() != nil {
+		t.Fatalf("%d peers, %v", len(report.Peers), report.Verdict())
+	}
+	p := report.Peers[0]
+	for name, figure := range map[string]float64{
+		"whole_per_s": p.WholePerS, "inserted_per_s": p.InsertedPerS, "us_per_job": p.UsPerJob, "postgres_us_per_job": p.PostgresUs, "p99_ms": p.P99Ms,
+	} {
+		if figure <= 0 {
+			t.Errorf("%s = %v, want above 0", name, figure)
+		}
+	}
+	// The last job is due after its batch was built, whatever the machine does.
+	if ceiling := float64(o.Jobs) / (o.burstAhead + o.burstSpread).Seconds(); len(p.WholePerSOf) != 2 || p.WholePerS > ceiling*1.05 {
+		t.Errorf("%v jobs per second, want at most %.0f", p.WholePerSOf, ceiling)
+	}
+}
+
+func TestFiguresOfAPeerAreMedians(t *testing.T) {
+	var p Peer
+	w := phase.Work{Jobs: 100}
+	for _, s := range []float64{1, 4, 2} {
+		m := measured{}
+		m.WholeS, m.EnqueueS, m.CPUS, m.LatenessMs = s, s/2, s/10, phase.Quantiles{P50: s, P99: 2 * s, Max: 3 * s}
+		p.add(w, m)
+	}
+	p.settle()
+	if p.WholePerS != 50 || p.InsertedPerS != 100 || p.UsPerJob != 2000 || p.P50Ms != 2 || p.P99Ms != 4 || p.MaxMs != 6 || len(p.WholePerSOf) != 3 {
+		t.Errorf("got %+v", p)
+	}
+}
+
 type testLog struct{ t *testing.T }
 
 func (l testLog) Write(p []byte) (int, error) {
@@ -138,6 +191,7 @@ func TestWorkSurvivesTheCommandLine(t *testing.T) {
 		{Phase: phase.Cycle, Jobs: 3, ParamsBytes: 100, Spread: 5 * time.Second},
 		{Phase: phase.Drain, Jobs: 3, ParamsBytes: 100, Spread: time.Millisecond, Waiting: 7},
 		{Phase: phase.Lateness, Jobs: 3, ParamsBytes: 100, Rate: 9, Ahead: 10 * time.Second},
+		{Phase: phase.Burst, Jobs: 3, ParamsBytes: 100, Ahead: 2 * time.Second, Spread: 8 * time.Second},
 	} {
 		if got, err := phase.Parse(w.Args()); err != nil || got != w {
 			t.Errorf("Parse(Args()) = %+v, %v, want %+v", got, err, w)

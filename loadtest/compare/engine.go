@@ -172,7 +172,7 @@ func (e *engine) Publish(ctx context.Context, pubs []task.Publication, published
 		results[i] = e.handle(&pubs[i])
 		late = append(late, float64(now.Sub(pubs[i].ScheduledAt.Time()).Microseconds())/1000)
 	}
-	if e.work.Phase == phase.Lateness {
+	if e.work.TimesRuns() {
 		e.tally.LateBy(late...)
 	}
 	published(index, nil)

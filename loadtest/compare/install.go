@@ -286,6 +286,8 @@ type contestant struct {
 	// prepare installs the program if necessary and returns it. It is nil for the full
 	// stack, which is not a single program.
 	prepare func(ctx context.Context, r *runner) (program, error)
+	// noBurst says that the program does not do the phase burst.
+	noBurst bool
 }
 
 // Names returns the names of all contestants, in the order in which they work.
@@ -299,12 +301,12 @@ func Names() []string {
 
 func contestants() []contestant {
 	return []contestant{
-		{"river", installed(river)},
-		{"graphile-worker", installed(graphileWorker)},
-		{"pg-boss", installed(pgBoss)},
-		{"db-scheduler", installed(dbScheduler)},
-		{"engine", func(_ context.Context, r *runner) (program, error) { return program{r.EngineCommand}, nil }},
-		{"full-stack", nil},
+		{name: "river", prepare: installed(river)},
+		{name: "graphile-worker", prepare: installed(graphileWorker)},
+		{name: "pg-boss", prepare: installed(pgBoss)},
+		{name: "db-scheduler", prepare: installed(dbScheduler), noBurst: true},
+		{name: "engine", prepare: func(_ context.Context, r *runner) (program, error) { return program{r.EngineCommand}, nil }},
+		{name: "full-stack"},
 	}
 }
 

@@ -24,7 +24,10 @@ type Report struct {
 	Waiting      int               `json:"waiting"`
 	LatenessRate int               `json:"lateness_rate"`
 	Settings     map[string]string `json:"postgres_settings"`
-	Rows         []*Row            `json:"rows"`
+	Rows         []*Row            `json:"rows,omitempty"`
+	// BurstS is how long after the build of their batch the jobs of a burst are due, in seconds.
+	BurstS [2]float64 `json:"burst_s"`
+	Peers  []*Peer    `json:"peers,omitempty"`
 }
 
 // Row has the figures of a contestant. Those of phases that it did not do are absent.
@@ -67,6 +70,7 @@ func (r *runner) newReport() *Report {
 	return &Report{
 		Header: harness.NewHeader("compare", 0, r.server.Versions), Jobs: r.Jobs, SpreadS: r.Spread.Seconds(), ParamsBytes: r.ParamsBytes,
 		Waiting: r.Waiting, LatenessRate: r.LatenessRate, Settings: r.Real.Postgres,
+		BurstS: [2]float64{r.burstAhead.Seconds(), (r.burstAhead + r.burstSpread).Seconds()},
 	}
 }
 
@@ -104,6 +108,9 @@ func (r *Report) Broken() (n int64) {
 	for _, row := range r.Rows {
 		n += row.Violations
 	}
+	for _, p := range r.Peers {
+		n += p.Violations
+	}
 	return n
 }
 
@@ -112,6 +119,11 @@ func (r *Report) Failed() (names []string) {
 	for _, row := range r.Rows {
 		if row.Failed != "" {
 			names = append(names, row.Name)
+		}
+	}
+	for _, p := range r.Peers {
+		if p.Failed != "" {
+			names = append(names, p.Name)
 		}
 	}
 	return names
@@ -132,6 +144,10 @@ const format = "  %-16s %-8s %9s %8s %8s %8s %8s %9s %9s %7s %22s %11s\n"
 
 // Table implements [harness.Report].
 func (r *Report) Table(b *harness.Table) {
+	if len(r.Peers) > 0 {
+		r.burstTable(b)
+		return
+	}
 	fmt.Fprintf(b, "\n%d jobs of %d bytes, due within %g s, PostgreSQL %s, %d cores\n",
 		r.Jobs, r.ParamsBytes, r.SpreadS, r.Versions["postgres"], r.Machine.Cores)
 	fmt.Fprintf(b, "  client, postgres: µs of processor time per job; ratio: drain beside %d waiting jobs to drain without; lateness at %d/s\n\n", r.Waiting, r.LatenessRate)

@@ -30,6 +30,12 @@ type Options struct {
 	// 0: the phase is skipped. Each job is due LatenessAhead after its add.
 	LatenessRate               int
 	LatenessFor, LatenessAhead time.Duration
+	// Burst measures the phase burst instead of the others, Rounds times each contestant.
+	Burst  bool
+	Rounds int
+	// Jobs of a burst are due between burstAhead and burstAhead and burstSpread after their
+	// batch was built.
+	burstAhead, burstSpread time.Duration
 	// Only has the names of the contestants; empty: all of [Names].
 	Only []string
 	// EngineCommand starts a process that calls [Engine] with the further arguments; nil:
@@ -44,7 +50,7 @@ const EngineName = "compare-engine"
 func DefaultOptions() Options {
 	return Options{
 		Jobs: 300_000, Spread: 5 * time.Second, ParamsBytes: 100, Waiting: 2_000_000, LatenessRate: 1000,
-		LatenessFor: 20 * time.Second, LatenessAhead: 10 * time.Second, Setup: harness.Setup{Real: harness.DefaultStack()},
+		LatenessFor: 20 * time.Second, LatenessAhead: 10 * time.Second, Rounds: 1, burstAhead: 2 * time.Second, burstSpread: 8 * time.Second, Setup: harness.Setup{Real: harness.DefaultStack()},
 	}
 }
 
@@ -60,6 +66,8 @@ func (o *Options) Declare(f *harness.Flags) {
 	harness.Num(f, &o.LatenessRate, "lateness-rate", harness.Between(0, 1_000_000), "jobs per second for the measurement of lateness; 0: not measured")
 	f.DurationVar(&o.LatenessFor, "lateness-for", o.LatenessFor, "how long lateness is measured")
 	f.Require(o.LatenessRate == 0 || o.LatenessFor > 0, "--lateness-for %v is not above 0", o.LatenessFor)
+	f.BoolVar(&o.Burst, "burst", o.Burst, "measure only a burst: --jobs at full speed by two callers in batches of 1,000, due 2 to 10 s after their batch was built")
+	harness.Num(f, &o.Rounds, "rounds", harness.Between(1, 99), "number of bursts of each contestant, which take turns; figures are medians")
 	f.StringSliceVar(&o.Only, "only", o.Only, "the contestants: "+strings.Join(Names(), ", ")+" (default: all)")
 	for _, name := range o.Only {
 		f.Require(slices.Contains(Names(), name), "--only %q is not one of %s", name, strings.Join(Names(), ", "))
@@ -98,6 +106,10 @@ type runner struct {
 
 func (r *runner) run(ctx context.Context) (*Report, error) {
 	report := r.newReport()
+	if r.Burst {
+		report.Peers = r.bursts(ctx)
+		return report, ctx.Err()
+	}
 	for _, c := range contestants() {
 		if len(r.Only) > 0 && !slices.Contains(r.Only, c.name) {
 			continue

@@ -30,8 +30,13 @@ const (
 
 // Counts returns the task counts of the load's tenant.
 func (s *Stack) Counts(ctx context.Context) (counts *perceptorv1.CountTasksResponse, err error) {
+	return s.countsOf(ctx, s.Token)
+}
+
+// countsOf returns the task counts of the tenant of a token.
+func (s *Stack) countsOf(ctx context.Context, token string) (counts *perceptorv1.CountTasksResponse, err error) {
 	for address := range strings.SplitSeq(s.Address, ",") { // some of the addresses may not answer
-		err = s.dial(ctx, address, s.Token, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		err = s.dial(ctx, address, token, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 			counts, err = perceptorv1.NewTaskServiceClient(conn).CountTasks(ctx, &perceptorv1.CountTasksRequest{})
 			return err
 		})
@@ -43,8 +48,11 @@ func (s *Stack) Counts(ctx context.Context) (counts *perceptorv1.CountTasksRespo
 }
 
 // Sum returns the task counts of the load's tenant, summed over all types.
-func (s *Stack) Sum(ctx context.Context) (sum task.Counts, err error) {
-	a, err := s.Counts(ctx)
+func (s *Stack) Sum(ctx context.Context) (sum task.Counts, err error) { return s.SumOf(ctx, s.Token) }
+
+// SumOf returns the task counts of the tenant of a token, summed over all types.
+func (s *Stack) SumOf(ctx context.Context, token string) (sum task.Counts, err error) {
+	a, err := s.countsOf(ctx, token)
 	for _, c := range a.GetCounts() {
 		p := c.GetPurgedByState()
 		sum = sum.Plus(task.Counts{

@@ -94,19 +94,22 @@ type database struct {
 // work goes on with the context lasting when the caller leaves: a statement that is cancelled
 // costs its connection.
 func (db *database) enter(ctx context.Context, tenant int32) (lasting context.Context, leave func(), err error) {
-	for i, places := range []*share.Pool[int32]{db.server, db.direct} {
-		if err := places.Wait(ctx, tenant, 1); err != nil {
-			if i > 0 {
-				db.server.Give(tenant, 1)
-			}
+	pools := []*share.Pool[int32]{db.server, db.direct}
+	give := func(n int) {
+		for _, p := range pools[:n] {
+			p.Give(tenant, 1)
+		}
+	}
+	for i, p := range pools {
+		if err := p.Wait(ctx, tenant, 1); err != nil {
+			give(i)
 			return nil, nil, task.Errorf(task.ReasonTenantBusy, "too many changes of the tenant are in progress; try again").CausedBy(err)
 		}
 	}
 	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*db.store.db.StatementTimeout())
 	return lasting, func() {
 		cancel()
-		db.direct.Give(tenant, 1)
-		db.server.Give(tenant, 1)
+		give(len(pools))
 	}, nil
 }
 

@@ -22,6 +22,10 @@ const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 const emit = (event) => process.stdout.write(JSON.stringify(event) + "\n");
 const now = () => performance.timeOrigin + performance.now();
 
+// Adds of a burst, as in phase.go.
+const burstBatch = 1000;
+const burstAdders = 2;
+
 // dueOf distributes the due instants evenly, in another order than that of the adds.
 const dueOf = (n, jobs, spread) => (spread * ((n * 7919) % jobs)) / jobs;
 
@@ -44,7 +48,7 @@ export async function run(peer) {
   const work = parseWork();
   const pad = "x".repeat(Math.max(0, work.paramsBytes - `{"n":,"pad":""}`.length - String(work.jobs).length));
   const runs = new Uint8Array(work.jobs);
-  const late = work.phase === "lateness" ? new Float64Array(work.jobs) : null;
+  const late = work.phase === "lateness" || work.phase === "burst" ? new Float64Array(work.jobs) : null;
   let total = 0;
   let first = 0;
   let begun = 0;
@@ -64,18 +68,27 @@ export async function run(peer) {
     begun = now();
     cpu = process.cpuUsage();
   };
-  const addMany = async (count, due, number) => {
+  const addMany = async (count, due, number, batch = peer.batch, adders = peer.adders) => {
     let next = 0;
     const adder = async () => {
       while (next < count) {
         const from = next;
-        const to = (next = Math.min(count, from + peer.batch));
+        const to = (next = Math.min(count, from + batch));
+        const built = now();
         const jobs = [];
-        for (let n = from; n < to; n++) jobs.push({ n: number(n), due: new Date(due(n)), pad });
+        for (let n = from; n < to; n++) jobs.push({ n: number(n), due: new Date(due(n, built)), pad });
         await peer.add(jobs);
       }
     };
-    await Promise.all(Array.from({ length: peer.adders }, adder));
+    await Promise.all(Array.from({ length: adders }, adder));
+  };
+  const addBurst = async () => {
+    const from = now();
+    const dues = new Float64Array(work.jobs);
+    dueAt = (n) => dues[n];
+    const due = (n, built) => (dues[n] = Math.round(built + work.ahead + dueOf(n, work.jobs, work.spread)));
+    await addMany(work.jobs, due, (n) => n, burstBatch, burstAdders);
+    return now() - from;
   };
   const addAll = async () => {
     const from = now();
@@ -113,6 +126,12 @@ export async function run(peer) {
       await sleep(work.spread);
       begin();
       await peer.start(handle);
+      break;
+    case "burst":
+      await peer.start(handle);
+      begin();
+      added = await addBurst();
+      await peer.analyze();
       break;
     case "lateness":
       await peer.start(handle);

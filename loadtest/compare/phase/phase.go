@@ -22,6 +22,13 @@ const (
 	Cycle    = "cycle"
 	Drain    = "drain"
 	Lateness = "lateness"
+	Burst    = "burst"
+)
+
+// Adds of a burst: two callers at full speed, in the batches of a service.
+const (
+	burstBatch  = 1000
+	burstAdders = 2
 )
 
 const (
@@ -42,10 +49,13 @@ type Work struct {
 	// Waiting is the number of further jobs in the table, due in a month.
 	Waiting int
 	// Rate is the rate of the phase lateness in jobs per second. Each job is due Ahead
-	// after its add.
+	// after its add; in a burst, between Ahead and Ahead and Spread after its batch was built.
 	Rate  int
 	Ahead time.Duration
 }
+
+// TimesRuns says that the phase measures the lateness of each run.
+func (w *Work) TimesRuns() bool { return w.Phase == Lateness || w.Phase == Burst }
 
 // fields returns the integers of the work by the names of their flags.
 func (w *Work) fields(spreadMs, aheadMs *int) map[string]*int {
@@ -77,8 +87,8 @@ func Parse(args []string) (w Work, err error) {
 	w.Spread, w.Ahead = time.Duration(spread)*time.Millisecond, time.Duration(ahead)*time.Millisecond
 	switch {
 	case err != nil:
-	case w.Phase != Cycle && w.Phase != Drain && w.Phase != Lateness:
-		err = fmt.Errorf("phase %q is not one of cycle, drain, lateness", w.Phase)
+	case w.Phase != Cycle && w.Phase != Drain && !w.TimesRuns():
+		err = fmt.Errorf("phase %q is not one of cycle, drain, lateness, burst", w.Phase)
 	case w.Jobs < 1 || w.Jobs > MaxJobs:
 		err = fmt.Errorf("jobs %d is not between 1 and %d", w.Jobs, MaxJobs)
 	case w.Phase == Lateness && w.Rate < 1:
@@ -92,6 +102,8 @@ func (w Work) String() string {
 	switch {
 	case w.Phase == Lateness:
 		return fmt.Sprintf("%d jobs at %d/s", w.Jobs, w.Rate)
+	case w.Phase == Burst:
+		return fmt.Sprintf("%d jobs in a burst, due %v to %v after their adds", w.Jobs, w.Ahead, w.Ahead+w.Spread)
 	case w.Phase == Cycle:
 		return fmt.Sprintf("%d jobs, added and run at the same time", w.Jobs)
 	case w.Waiting > 0:
@@ -210,10 +222,31 @@ func (r *Runner) work(ctx context.Context) (took time.Duration, err error) {
 		return 0, err
 	}
 	r.begin()
-	if r.Phase == Lateness {
+	switch r.Phase {
+	case Lateness:
 		return r.addPaced(ctx)
+	case Burst:
+		if took, err = r.addBurst(ctx); err == nil {
+			err = r.Added(ctx)
+		}
+		return took, err
 	}
 	return r.addAll(ctx)
+}
+
+// addBurst adds all jobs at full speed. Those of a batch are due after the instant at which the
+// batch was built.
+func (r *Runner) addBurst(ctx context.Context) (time.Duration, error) {
+	r.Batch, r.Adders = burstBatch, burstAdders
+	begin, b := time.Now(), r.newBatches(ctx)
+	for from := 0; from < r.Jobs; from += r.Batch {
+		b.build(from, min(r.Jobs, from+r.Batch), func() func(int) time.Time {
+			built := time.Now().Add(r.Ahead)
+			return func(n int) time.Time { return built.Add(DueOf(n, r.Jobs, r.Spread)) }
+		})
+	}
+	err := b.wait()
+	return time.Since(begin), err
 }
 
 func (r *Runner) begin() {
@@ -274,13 +307,18 @@ func (r *Runner) newBatches(ctx context.Context) *batches {
 }
 
 func (b *batches) add(from, to int, due func(n int) time.Time) {
+	b.build(from, to, func() func(int) time.Time { return due })
+}
+
+// build adds a batch whose due instants are known when its turn comes.
+func (b *batches) build(from, to int, due func() func(n int) time.Time) {
 	if b.ctx.Err() != nil {
 		return
 	}
 	b.places <- struct{}{}
 	b.all.Go(func() {
 		defer func() { <-b.places }()
-		if err := b.r.Add(b.ctx, from, to, due); err != nil {
+		if err := b.r.Add(b.ctx, from, to, due()); err != nil {
 			b.cancel(err)
 		}
 	})

@@ -54,7 +54,7 @@ type worker struct {
 
 // Work implements [river.Worker].
 func (w *worker) Work(_ context.Context, job *river.Job[noop]) error {
-	if w.work.Phase == phase.Lateness {
+	if w.work.TimesRuns() {
 		w.tally.LateBy(float64(time.Since(job.ScheduledAt).Microseconds()) / 1000)
 	}
 	w.tally.Ran(job.Args.N)
