@@ -17,7 +17,7 @@ var allowed = map[string]struct {
 	"internal/testenv":      {14, "makes and drops whole databases, by names that it draws, and promotes standbys"},
 	"loadtest/assign":       {11, "tables of its own, made for one run"},
 	"loadtest/backlog":      {4, "prepares and counts from outside what the product stored"},
-	"loadtest/compare":      {1, "empties the buffers between phases"},
+	"loadtest/compare":      {2, "empties the buffers between phases, and analyzes as an operator may"},
 	"loadtest/floor":        {2, "measures Postgres without the product"},
 	"loadtest/harness":      {6, "asks the server for its figures, and makes databases"},
 	"loadtest/stack":        {14, "asks all databases of a server at once, by schema, and replaces servers by their standbys"},
