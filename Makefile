@@ -56,7 +56,7 @@ test-secure: ## run every test with TLS to PostgreSQL, and whole installations w
 # detector, except in test-long.
 ALONE := /(dispatch|loadtest)$$
 LIGHT := /(examples|internal/testenv|delivery)$$
-PATIENT := /(internal/mutation|schedule|store/pack)$$
+PATIENT := /(schedule|store/pack)$$
 FIRST := store/shards internal/dev client cmd/perceptorctl assign
 GOTEST = env GOGC=$${GOGC:-300} go test -vet=off -ldflags=-w -timeout $(TIMEOUT)
 

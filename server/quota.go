@@ -138,6 +138,15 @@ func (q *quotas) admit(ctx context.Context, t *Tenant, n int) (*reservation, err
 	return r, nil
 }
 
+// change admits a change of one task by an operation that is no change by its method: a trigger
+// costs as much.
+func (q *quotas) change(ctx context.Context, t *Tenant) error {
+	if q == nil {
+		return nil
+	}
+	return q.rate(ctx, t, q.of(t.ID), task.QuotaUpdates, 1)
+}
+
 // A reservation is the part of a backlog that an add in progress may fill. The methods of nil
 // do nothing.
 type reservation struct {

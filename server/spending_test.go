@@ -96,6 +96,11 @@ func TestEveryMethodOfTenantsUsesAQuota(t *testing.T) {
 	}
 }
 
+func triggerOnce(ctx context.Context, conn *grpc.ClientConn) error {
+	_, err := perceptorv1.NewTaskServiceClient(conn).TriggerTask(ctx, &perceptorv1.TriggerTaskRequest{Id: 7})
+	return err
+}
+
 func TestCallsBeyondAQuotaAreToldWhichAndOthersGoOn(t *testing.T) {
 	for _, test := range []struct {
 		quota task.Quota
@@ -125,10 +130,8 @@ func TestCallsBeyondAQuotaAreToldWhichAndOthersGoOn(t *testing.T) {
 				Kind: "k", Type: perceptorv1.Task_ONE_SHOT, Params: map[string]string{"x": strings.Repeat("x", 400)}}})
 			return err
 		}},
-		{task.QuotaAdds, 3, func(ctx context.Context, conn *grpc.ClientConn) error {
-			_, err := perceptorv1.NewTaskServiceClient(conn).TriggerTask(ctx, &perceptorv1.TriggerTaskRequest{Id: 7})
-			return err
-		}},
+		{task.QuotaAdds, 3, triggerOnce},
+		{task.QuotaUpdates, 3, triggerOnce},
 	} {
 		t.Run(test.quota.String(), func(t *testing.T) {
 			t.Parallel()

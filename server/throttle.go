@@ -152,7 +152,7 @@ const (
 	// A tenant's calls about runs that it does not have: unknownBurst entries at once, and
 	// then unknownRate per second. Such an entry is looked up in all tiers.
 	unknownRate  = 500
-	unknownBurst = 5000
+	unknownBurst = 2000
 )
 
 // errUnknownRuns returns the answer to a tenant that asked about too many runs that it does

@@ -284,7 +284,11 @@ func (s *taskService) TriggerTask(ctx context.Context, r *perceptorv1.TriggerTas
 // opened.
 func (s *taskService) trigger(ctx context.Context, t *Tenant, id task.ID, requestID string) (seq int64, replayed bool, err error) {
 	place, over := s.quotas.admit(ctx, t, 1)
+	if over == nil {
+		over = s.quotas.change(ctx, t)
+	}
 	if over != nil {
+		place.end(0)
 		seq, err = s.quotas.triggered(ctx, t, id, requestID, over)
 		return seq, err == nil, err
 	}

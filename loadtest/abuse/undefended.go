@@ -34,7 +34,8 @@ var removals = []removal{
 	// Shares of places and of memory.
 	{"internal/share/share.go", "case n > p.free, p.each > 0 && held > 0 && held+n > p.each:", "case n > p.free:"},
 	{"internal/share/share.go", "return held == 0 || held+n <= p.free-n", "return held >= 0"},
-	// Deadlines and budgets of requests that arrive.
+	// Deadlines and budgets of requests that arrive, and calls of a connection.
+	{"server/server.go", "setZero(&c.MaxStreams, 250)", "setZero(&c.MaxStreams, 1<<20)"},
 	{"server/intake.go", "receiveWithin = 10 * time.Second", "receiveWithin = time.Hour"},
 	{"server/intake.go", "intakeRequests     = 64", "intakeRequests = 1 << 20"},
 	{"server/intake.go", "connIntakeRequests = 16", "connIntakeRequests = 1 << 20"},
