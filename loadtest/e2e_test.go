@@ -151,13 +151,29 @@ func TestTheWholeContractIsKeptUnderKillsAndATenantBesideItIsDeleted(t *testing.
 	}
 }
 
+// underKills repeats the run if no handler was called at the moments at which the listeners were killed: on
+// a busy machine they may wait for records then.
 func underKills(t *testing.T, s *stack.Stack) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
-	defer cancel()
+	const tries = 4
+	for range tries {
+		ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
+		defer cancel()
+		if err := s.Revive(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if killAll(ctx, t, s) > 0 || t.Failed() {
+			return
+		}
+	}
+	t.Errorf("the listeners were killed during no call of a handler in %d runs", tries)
+}
+
+// killAll disturbs a load, and returns how many calls of handlers ended with their listener.
+func killAll(ctx context.Context, t *testing.T, s *stack.Stack) (silent int64) {
+	t.Helper()
 	o := e2eOptions(t, s, []scenario.Disturbance{
-		// The calls that a listener had begun are silent. The first one dies while nothing else
-		// is wrong, so that it has some.
+		// The calls that a listener had begun are silent.
 		{Action: scenario.Crash, Part: "listener-1", After: time.Second},
 		{Action: scenario.Crash, Part: "dispatcher-1", After: 2 * time.Second},
 		{Action: scenario.Crash, Part: "listener-2", After: 3 * time.Second},
@@ -165,18 +181,16 @@ func underKills(t *testing.T, s *stack.Stack) {
 		{Action: scenario.Kill, Part: "dispatcher-2", After: 6 * time.Second},
 	})
 	o.Contract, o.Rate, o.For = true, 100, 12*time.Second
-	o.Listeners, o.Work, o.Drain = 2, 100*time.Millisecond, 90*time.Second
+	o.Listeners, o.Work, o.Drain = 2, 200*time.Millisecond, 90*time.Second
 	report, err := harness.Run(ctx, o)
 	if err != nil {
 		t.Error(err)
 	}
 	if report == nil {
-		return
+		return 0
 	}
 	judge(t, report, 0)
-	if report.Silent == 0 {
-		t.Error("the listeners were killed during no call of a handler")
-	}
+	return report.Silent
 }
 
 func TestTheContractIsKeptByTheDevStack(t *testing.T) {
