@@ -157,12 +157,7 @@ func underKills(t *testing.T, s *stack.Stack) {
 	t.Helper()
 	const tries = 4
 	for range tries {
-		ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
-		defer cancel()
-		if err := s.Revive(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if killAll(ctx, t, s) > 0 || t.Failed() {
+		if killAll(t, s) > 0 || t.Failed() {
 			return
 		}
 	}
@@ -170,8 +165,13 @@ func underKills(t *testing.T, s *stack.Stack) {
 }
 
 // killAll disturbs a load, and returns how many calls of handlers ended with their listener.
-func killAll(ctx context.Context, t *testing.T, s *stack.Stack) (silent int64) {
+func killAll(t *testing.T, s *stack.Stack) (silent int64) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
+	defer cancel()
+	if err := s.Revive(ctx); err != nil {
+		t.Fatal(err)
+	}
 	o := e2eOptions(t, s, []scenario.Disturbance{
 		// The calls that a listener had begun are silent.
 		{Action: scenario.Crash, Part: "listener-1", After: time.Second},
