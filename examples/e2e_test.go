@@ -90,7 +90,7 @@ func installation(t *testing.T) *client.Client {
 			t.Error(err)
 		}
 	})
-	c, err := client.New(client.Config{Address: s.Address, Token: s.Token})
+	c, err := client.New(s.Client(s.Token))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,9 @@ type tenant struct {
 }
 
 func joinTenant(ctx context.Context, r *runner, f feature, secret string) (*tenant, error) {
-	c, err := client.New(client.Config{Address: r.stack.Address, Token: secret, TLS: r.stack.TLS, CallTimeout: callLimit})
+	cfg := r.stack.Client(secret)
+	cfg.CallTimeout = callLimit
+	c, err := client.New(cfg)
 	if err != nil {
 		return nil, err
 	}

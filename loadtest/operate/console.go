@@ -13,6 +13,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/loadtest/stack"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -53,7 +54,7 @@ func (r *runner) console(ctx context.Context, tenantToken string) error {
 	}
 	pages := r.visits(page.Tasks[0].Id)
 	for _, as := range []struct{ name, token string }{{"tenant", tenantToken}, {"operator", r.stack.AdminToken()}} {
-		v, err := newVisitor(ctx, r.stack.HTTP, as.token)
+		v, err := newVisitor(ctx, r.stack, as.token)
 		if err != nil {
 			return err
 		}
@@ -80,12 +81,13 @@ type visitor struct {
 
 const visitLimit = 30 * time.Second
 
-func newVisitor(ctx context.Context, base, token string) (*visitor, error) {
+func newVisitor(ctx context.Context, s *stack.Stack, token string) (*visitor, error) {
 	jar, err := cookiejar.New(nil)
 	if err != nil {
 		return nil, err
 	}
-	v := &visitor{base + "/console/", &http.Client{Jar: jar, Timeout: visitLimit, Transport: &http.Transport{DisableCompression: true}}}
+	transport := &http.Transport{DisableCompression: true, TLSClientConfig: s.TLS.Clone()}
+	v := &visitor{s.HTTP + "/console/", &http.Client{Jar: jar, Timeout: visitLimit, Transport: transport}}
 	ctx, cancel := context.WithTimeout(ctx, visitLimit)
 	defer cancel()
 	form := url.Values{"token": {token}}

@@ -290,6 +290,7 @@ func (r *realStack) startPrograms(ctx context.Context) error {
 	if err := r.writeConfig(config); err != nil {
 		return err
 	}
+	scheme, _ := r.security.opsClient()
 	var addresses []string
 	for i := range r.o.Taskds {
 		a, err := freeAddresses(3)
@@ -301,8 +302,8 @@ func (r *realStack) startPrograms(ctx context.Context) error {
 		if err := r.startProgram(ctx, config, name, a[2], keys); err != nil {
 			return err
 		}
-		if r.HTTP == "" && r.TLS == nil {
-			r.HTTP = "http://" + a[1]
+		if r.HTTP == "" {
+			r.HTTP = scheme + "://" + a[1]
 		}
 		if r.link != nil {
 			if address, err = r.link(name, address); err != nil {

@@ -85,7 +85,9 @@ func (l *Load) join(ctx context.Context, s *stack.Stack) (err error) {
 	if l.History, err = history.Create(l.dir.Path, "loadtest"); err != nil {
 		return err
 	}
-	if l.client, err = client.New(client.Config{Address: s.Address, Token: secret, TLS: s.TLS, CallTimeout: callTimeout}); err != nil {
+	cfg := s.Client(secret)
+	cfg.CallTimeout = callTimeout
+	if l.client, err = client.New(cfg); err != nil {
 		return err
 	}
 	l.Adder = workload.NewAdder(l.Plan, l.client, l.History)
