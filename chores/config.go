@@ -64,10 +64,10 @@ type Config struct {
 	CompactEvery time.Duration
 	CompactTasks int64
 	// DemoteEvery (default 1 min), MergeEvery (5 min), PurgeEvery (10 s),
-	// HistoryEvery (1 h) and StatsEvery (1 min) are intervals between sweeps.
-	// If a purge or a fold of counters finds nothing, its interval grows up to
+	// HistoryEvery (1 h), StatsEvery (1 min) and ForecastEvery (1 min) are
+	// intervals between sweeps. If a purge or a fold of counters finds nothing, its interval grows up to
 	// 1 min.
-	DemoteEvery, MergeEvery, PurgeEvery, HistoryEvery, StatsEvery time.Duration
+	DemoteEvery, MergeEvery, PurgeEvery, HistoryEvery, StatsEvery, ForecastEvery time.Duration
 	// HistoryDays is how many days history is kept (default 7).
 	HistoryDays int
 	// StepTimeout bounds a step (default 15 s).
@@ -102,7 +102,7 @@ func (c Config) withDefaults() Config {
 	}{
 		{&c.Horizon, 10 * time.Minute}, {&c.CompactEvery, 5 * time.Minute}, {&c.DemoteEvery, time.Minute},
 		{&c.MergeEvery, 5 * time.Minute}, {&c.PurgeEvery, 10 * time.Second}, {&c.HistoryEvery, time.Hour},
-		{&c.StatsEvery, time.Minute}, {&c.StepTimeout, 15 * time.Second},
+		{&c.StatsEvery, time.Minute}, {&c.ForecastEvery, time.Minute}, {&c.StepTimeout, 15 * time.Second},
 	} {
 		if *d.field == 0 {
 			*d.field = d.value

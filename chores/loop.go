@@ -80,9 +80,6 @@ func (ch *chore) distance(found work) time.Duration {
 	return ch.idle
 }
 
-// forecastEvery is the interval between forecasts, which are to be less than two minutes old.
-const forecastEvery = time.Minute
-
 // forever is an unlimited maxWait.
 const forever = 1000 * time.Hour
 
@@ -111,7 +108,7 @@ func newLoop(c *Chores, d int, own task.Ownership) *loop {
 		l.list = append(l.list, &chore{name: "audit", every: cfg.HistoryEvery, step: counted(cfg.PurgeAudit, d), maxWait: time.Hour})
 	}
 	if cfg.Forecast != nil {
-		l.list = append(l.list, &chore{name: "forecast", every: forecastEvery, step: counted(cfg.Forecast, d), maxWait: forecastEvery / 2})
+		l.list = append(l.list, &chore{name: "forecast", every: cfg.ForecastEvery, step: counted(cfg.Forecast, d), maxWait: cfg.ForecastEvery / 2})
 	}
 	if cfg.PurgeFigures != nil {
 		l.list = append(l.list, &chore{name: "figures", every: cfg.PurgeEvery, rest: longestRest, step: counted(cfg.PurgeFigures, d), maxWait: time.Minute})

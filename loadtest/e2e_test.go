@@ -71,7 +71,7 @@ func realStack(t *testing.T) *stack.Stack {
 		o.Dispatchers, o.Session, o.Progress = 2, e2eSession, func(what string) { t.Log(what) }
 		o.Postgres["fsync"] = "off" // only processes are killed, not the machine
 		o.Postgres["shared_buffers"] = "256MB"
-		o.Settings = map[string]string{"chores.share": "1", "chores.purge_every": "1s"} // bulk operations run at full speed
+		o.Settings = map[string]string{"chores.share": "1", "chores.purge_every": "1s", "chores.forecast_every": "5s"} // bulk operations run at full speed
 		common.stack, common.err = stack.Real(ctx, o)
 	}
 	if common.err != nil {

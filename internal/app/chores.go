@@ -28,7 +28,7 @@ func (d *Dispatcher) newChores() (err error) {
 	d.chores, err = chores.New(chores.Config{
 		Owner: task.Owner{Name: d.name}, Horizon: c.Far.Within(),
 		Share: c.Chores.Share, Concurrency: c.Chores.Concurrency,
-		CompactEvery: c.Chores.CompactEvery, DemoteEvery: c.Chores.DemoteEvery, PurgeEvery: c.Chores.PurgeEvery,
+		CompactEvery: c.Chores.CompactEvery, DemoteEvery: c.Chores.DemoteEvery, PurgeEvery: c.Chores.PurgeEvery, ForecastEvery: c.Chores.ForecastEvery,
 		HistoryDays: c.Chores.HistoryDays, StepTimeout: 3 * c.Postgres.StatementTimeout,
 		Busy:        func() bool { return d.dispatch.Figures().Stopped || d.dispatch.Figures().Records > busyRecords },
 		PublishDead: d.letters.Publish,

@@ -267,10 +267,11 @@ type Audit struct {
 
 // Chores configures the maintenance of the databases.
 type Chores struct {
-	Share        float64       `key:"share" default:"0.25" doc:"The share of one core that the chores of a process may take, above 0 and at most 1. Work that must be done before tasks become due may take more."`
-	Concurrency  int           `key:"concurrency" default:"2" doc:"How many chores run concurrently; 1 to 16."`
-	CompactEvery time.Duration `key:"compact_every" default:"5m" doc:"How often packs of level 0 are compacted; at least 1s. Compaction runs at least twice in a horizon."`
-	DemoteEvery  time.Duration `key:"demote_every" default:"1m" doc:"How often idle rows that are due beyond the horizon are demoted into packs; at least 1s."`
-	PurgeEvery   time.Duration `key:"purge_every" default:"10s" doc:"How often expired rows are removed and counters are folded; at least 100ms."`
-	HistoryDays  int           `key:"history_days" default:"7" doc:"How many days of run history are kept; at least 1."`
+	Share         float64       `key:"share" default:"0.25" doc:"The share of one core that the chores of a process may take, above 0 and at most 1. Work that must be done before tasks become due may take more."`
+	Concurrency   int           `key:"concurrency" default:"2" doc:"How many chores run concurrently; 1 to 16."`
+	CompactEvery  time.Duration `key:"compact_every" default:"5m" doc:"How often packs of level 0 are compacted; at least 1s. Compaction runs at least twice in a horizon."`
+	DemoteEvery   time.Duration `key:"demote_every" default:"1m" doc:"How often idle rows that are due beyond the horizon are demoted into packs; at least 1s."`
+	PurgeEvery    time.Duration `key:"purge_every" default:"10s" doc:"How often expired rows are removed and counters are folded; at least 100ms."`
+	ForecastEvery time.Duration `key:"forecast_every" default:"1m" doc:"How often the load calendar is counted; 1s to 1m. An answer is at most twice as old."`
+	HistoryDays   int           `key:"history_days" default:"7" doc:"How many days of run history are kept; at least 1."`
 }

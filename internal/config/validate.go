@@ -188,6 +188,7 @@ func (c *Chores) validate(v *validator) {
 	v.atLeast("chores.compact_every", c.CompactEvery, time.Second)
 	v.atLeast("chores.demote_every", c.DemoteEvery, time.Second)
 	v.atLeast("chores.purge_every", c.PurgeEvery, 100*time.Millisecond)
+	v.check(c.ForecastEvery >= time.Second && c.ForecastEvery <= time.Minute, "chores.forecast_every: %v is not between 1s and 1m", c.ForecastEvery)
 	v.check(c.HistoryDays >= 1, "chores.history_days: %d is below 1", c.HistoryDays)
 }
 
