@@ -23,7 +23,7 @@ import (
 const (
 	// unlimited is above what two callers can add per second: the quota is counted and refuses
 	// nothing.
-	unlimited = 10_000_000
+	unlimited = 1_000_000
 	// readyLimit bounds the wait for the listener's partitions.
 	readyLimit = time.Minute
 )
