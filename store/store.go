@@ -221,6 +221,9 @@ func configure(pc *pgxpool.Config, cfg Config, d int) {
 	// The constraints of the shard tables exclude nothing that partitions do not, and to read
 	// them is a fifth of the planning of a claim.
 	p["constraint_exclusion"] = "off"
+	// A plan that cannot do without what is off here seems so expensive that PostgreSQL would
+	// start processes to share it, for tables of a few rows.
+	p["max_parallel_workers_per_gather"] = "0"
 	p["jit"] = "off"
 	p["timezone"] = "UTC"
 	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
