@@ -357,6 +357,13 @@ func (b *bench) start(l *Listener) *liveListener {
 	return r
 }
 
+// idle reports whether no run is active.
+func (r *liveListener) idle() bool {
+	r.engine.mu.Lock()
+	defer r.engine.mu.Unlock()
+	return len(r.engine.table.active) == 0
+}
+
 // stop stops the listener and waits for it.
 func (r *liveListener) stop(t testing.TB) {
 	t.Helper()

@@ -17,10 +17,12 @@ func TestRunsWhoseResultsWereLostAreHandledAgain(t *testing.T) {
 	b := setup(t, 1)
 	var c counter
 	var reopened atomic.Int32
-	b.listen(ListenerConfig{Check: CheckNever, Events: Events{Reopened: func(Delivery) { reopened.Add(1) }}}, map[string]Handler{"count": c.handle})
+	l := b.listen(ListenerConfig{Check: CheckNever, Events: Events{Reopened: func(Delivery) { reopened.Add(1) }}}, map[string]Handler{"count": c.handle})
 	pubs := manyRuns(6, "count")
 	b.publish(pubs...)
 	b.svc.await(t, "the results", func() bool { return b.svc.codes["report ACCEPTED"] == len(pubs) })
+	// A record that comes before the answer to the result is left to the next delivery.
+	b.eventually("the listener has read the answers", l.idle)
 	b.svc.with(func() { clear(b.svc.runs) })
 	for i := range pubs {
 		pubs[i].ClaimedAt = pubs[i].ClaimedAt.Add(time.Minute)

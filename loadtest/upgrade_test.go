@@ -55,7 +55,9 @@ func TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract(t *testing.T) {
 	w := watchPacks(t, ctx, s.Postgres(), &beside)
 	beside.Go(func() {
 		if err := harness.Sleep(ctx, 7*time.Second); err == nil {
-			migrate(t, next, s.Postgres())
+			if err := migrate(ctx, t.TempDir(), next, s.Postgres()); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 	report, err := harness.Run(ctx, o)
@@ -209,6 +211,7 @@ func upgradedStack(t *testing.T, ctx context.Context, base string) *stack.Stack 
 	o.Progress = func(what string) { t.Log(what) }
 	o.Postgres["fsync"], o.Postgres["shared_buffers"] = "off", "256MB"
 	o.Settings = map[string]string{"chores.share": "1", "far.horizon": "2s", "taskd.drain_delay": "200ms"}
+	o.Migrate = func(ctx context.Context, dsn string) error { return migrate(ctx, t.TempDir(), base, dsn) }
 	s, err := stack.Real(ctx, o)
 	if err != nil {
 		t.Fatal(err)
@@ -221,17 +224,17 @@ func upgradedStack(t *testing.T, ctx context.Context, base string) *stack.Stack 
 	return s
 }
 
-// migrate upgrades the schema with the successor's program.
-func migrate(t *testing.T, programs, dsn string) {
-	config := filepath.Join(t.TempDir(), "perceptor.yaml")
+// migrate applies the migrations that programs have and the server does not.
+func migrate(ctx context.Context, dir, programs, dsn string) error {
+	config := filepath.Join(dir, "perceptor.yaml")
 	if err := os.WriteFile(config, fmt.Appendf(nil, "{postgres: {servers: [{dsn: %q}]}}", dsn), 0o600); err != nil {
-		t.Error(err)
-		return
+		return err
 	}
-	out, err := exec.CommandContext(t.Context(), filepath.Join(programs, "perceptorctl"), "migrate", "up", "--config", config).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "1 versions applied") {
-		t.Errorf("migrate: %v\n%s", err, out)
+	out, err := exec.CommandContext(ctx, filepath.Join(programs, "perceptorctl"), "migrate", "up", "--config", config).CombinedOutput()
+	if err != nil || strings.Contains(string(out), "0 versions applied") {
+		return fmt.Errorf("migrate: %w\n%s", err, out)
 	}
+	return nil
 }
 
 // seenPacks is what a watcher of packs has seen.

@@ -56,7 +56,10 @@ func TestARunThatDecaysIsNotFlat(t *testing.T) {
 	for want, f := range map[string]struct{ throughput, cpu, heap func(float64) float64 }{
 		"throughput":     {func(x float64) float64 { return 20_000 * (1 - x/10) }, always(80), always(1 << 29)},
 		"processor time": {always(20_000), func(x float64) float64 { return 80 * (1 + x/4) }, always(1 << 29)},
-		"task heap":      {always(20_000), always(80), func(x float64) float64 { return (1 + x) * (1 << 29) }},
+		// A share of nothing is no number; a report cannot hold one.
+		"have no throughput":     {func(x float64) float64 { return 20_000 * math.Trunc(2*x) }, always(80), always(1 << 29)},
+		"have no processor time": {always(20_000), func(x float64) float64 { return 80 * math.Trunc(2*x) }, always(1 << 29)},
+		"task heap":              {always(20_000), always(80), func(x float64) float64 { return (1 + x) * (1 << 29) }},
 	} {
 		v := Judge(thirtyMinutes(f.throughput, f.cpu, f.heap))
 		if v.Flat || len(v.Faults) != 1 || !strings.Contains(v.Faults[0], want) {

@@ -225,11 +225,17 @@ func Judge(parts []Fifth, samples []Sample) Verdict {
 		return v
 	}
 	mean := func(of func(Fifth) float64, i int) float64 { return (of(parts[i]) + of(parts[i+1])) / 2 }
-	change := func(of func(Fifth) float64) float64 {
-		return harness.Round(100*(mean(of, fifths-2)/mean(of, 0)-1)) / 100
+	// A share of nothing is no number, which a report could not hold.
+	change := func(what string, of func(Fifth) float64) float64 {
+		before := mean(of, 0)
+		if before == 0 {
+			fault("the first two fifths have no %s", what)
+			return 0
+		}
+		return harness.Round(100*(mean(of, fifths-2)/before-1)) / 100
 	}
-	v.ThroughputChange = change(func(f Fifth) float64 { return f.CyclesPerS })
-	v.CPUChange = change(func(f Fifth) float64 { return f.UsPerCycle["total"] })
+	v.ThroughputChange = change("throughput", func(f Fifth) float64 { return f.CyclesPerS })
+	v.CPUChange = change("processor time per cycle", func(f Fifth) float64 { return f.UsPerCycle["total"] })
 	if !(v.ThroughputChange >= -maxSlowdown) {
 		fault("throughput changed by %+.1f %%", 100*v.ThroughputChange)
 	}

@@ -47,6 +47,8 @@ type RealOptions struct {
 	// Programs is the folder of the programs taskd and dispatcher. Empty: they are built
 	// from this tree.
 	Programs string
+	// Migrate creates the tables of a server. nil: those of this tree.
+	Migrate func(ctx context.Context, dsn string) error
 	// Secure says that every link is closed by TLS and logins, as for several machines.
 	Secure bool
 	// Keep says that the data directory is not removed.
@@ -252,7 +254,7 @@ func (r *realStack) prepare(ctx context.Context) (admin string, err error) {
 		return "", err
 	}
 	defer cluster.Close()
-	if err := cluster.Migrate(ctx, nil); err != nil {
+	if err := r.migrate(ctx, cluster); err != nil {
 		return "", fmt.Errorf("migrate: %w", err)
 	}
 	_, admin, err = control.New(cluster, slog.New(slog.DiscardHandler)).CreateToken(ctx,
@@ -264,6 +266,18 @@ func (r *realStack) prepare(ctx context.Context) (admin string, err error) {
 	r.Versions["zookeeper"], r.Versions["kafka"] = zookeeperVersion, kafkaVersion
 	r.Versions["postgres"], err = postgresVersion(ctx, r.postgresDSN)
 	return admin, err
+}
+
+func (r *realStack) migrate(ctx context.Context, cluster *store.Cluster) error {
+	if r.o.Migrate == nil {
+		return cluster.Migrate(ctx, nil)
+	}
+	for _, dsn := range r.postgres {
+		if err := r.o.Migrate(ctx, dsn); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func startPostgres(ctx context.Context, dir string, o RealOptions, settings ...testenv.PostgresOption) (*testenv.PostgresServer, error) {
