@@ -27,6 +27,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/floor"
 	"github.com/perceptor/perceptor/loadtest/hang"
 	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/loadtest/idle"
 	"github.com/perceptor/perceptor/loadtest/midnight"
 	"github.com/perceptor/perceptor/loadtest/operate"
 	"github.com/perceptor/perceptor/loadtest/scenario"
@@ -60,6 +61,7 @@ func experiments() []*cobra.Command {
 		harness.Command(scenario.Add(), guide),
 		harness.Command(scenario.Soak(), guide),
 		harness.Command(new(floor.DefaultOptions()), guide),
+		harness.Command(new(idle.DefaultOptions()), guide),
 		harness.Command(new(compare.DefaultOptions()), guide),
 		harness.Command(new(backlog.DefaultImport()), guide),
 		harness.Command(new(backlog.DefaultOptions()), guide),

@@ -24,12 +24,10 @@ type adoptions struct {
 	all []identity.Adoption
 }
 
-func (a *adoptions) configure(c *store.Config) {
-	c.Adopted = func(one identity.Adoption) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.all = append(a.all, one)
-	}
+func (a *adoptions) add(one identity.Adoption) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = append(a.all, one)
 }
 
 func (a *adoptions) String() string {
@@ -63,7 +61,9 @@ func TestASignOfLostCommitsLeadsToOneAdoption(t *testing.T) {
 			t.Parallel()
 			var here, there adoptions
 			dsn := storetest.DSN(t)
-			known, other := storetest.OpenDSN(t, dsn, here.configure), storetest.OpenDSN(t, dsn, there.configure)
+			known, other := storetest.OpenDSN(t, dsn), storetest.OpenDSN(t, dsn)
+			known.OnAdoption(here.add)
+			other.OnAdoption(there.add)
 			execute(t, other, 3, "SELECT 1")
 			execute(t, known, 3, "UPDATE owner SET epoch = 7, nonce = 1; "+c.sign)
 			before := known.Incarnation(3)

@@ -60,9 +60,6 @@ type Config struct {
 	// IdleInTransaction is the longest time a session may be idle within a
 	// transaction before the server ends it. Defaults to 2 s.
 	IdleInTransaction time.Duration
-	// Adopted, if set, is told when a database is found to be another one than this process
-	// knew: after a fail-over, a restore or a restart of its server. It must not block.
-	Adopted func(identity.Adoption)
 }
 
 // Server is one PostgreSQL server.
@@ -94,6 +91,9 @@ type Cluster struct {
 	watches [task.Databases]*watch
 	probers [task.Databases]*prober
 	onStall func(address string, stalled bool)
+
+	mu         sync.Mutex
+	onAdoption []func(identity.Adoption)
 }
 
 // SchemaName returns the name of the schema of database d, 0 to 15.
@@ -119,7 +119,7 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 		if pc.ConnConfig.TLSConfig != nil {
 			pc.BeforeConnect = (&renewal{dsn: cfg.Servers[server].DSN}).renew
 		}
-		c.guard(pc, cfg.Adopted, d)
+		c.guard(pc, d)
 		w := c.watchServer(d, c.configs[d], cfg.Application)
 		if len(cfg.Servers) > 1 { // with one server there is nobody to protect from it: calls wait
 			pc.ConnConfig.Tracer, pc.BeforeClose = tracer{w}, func(conn *pgx.Conn) { w.end(conn) }
@@ -238,11 +238,14 @@ func configure(pc *pgxpool.Config, cfg Config, d int) {
 
 // guard makes the pool of database d check its new connections. When a database was adopted,
 // the pool replaces its older connections, which may lead to a former primary.
-func (c *Cluster) guard(pc *pgxpool.Config, adopted func(identity.Adoption), d int) {
+func (c *Cluster) guard(pc *pgxpool.Config, d int) {
 	g := identity.NewGuard(d, func(a identity.Adoption) {
 		c.pools[d].Reset()
-		if adopted != nil {
-			adopted(a)
+		c.mu.Lock()
+		all := c.onAdoption
+		c.mu.Unlock()
+		for _, f := range all {
+			f(a)
 		}
 	})
 	c.guards[d] = g
@@ -250,6 +253,14 @@ func (c *Cluster) guard(pc *pgxpool.Config, adopted func(identity.Adoption), d i
 		registerArrays(conn.TypeMap())
 		return g.Check(ctx, conn)
 	}
+}
+
+// OnAdoption adds a function that is called when a database is found to be another one than
+// this process knew: after a fail-over, a restore or a restart of its server. f must not block.
+func (c *Cluster) OnAdoption(f func(identity.Adoption)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.onAdoption = append(slices.Clip(c.onAdoption), f)
 }
 
 // Guard returns the guard of database d.

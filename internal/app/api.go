@@ -22,6 +22,7 @@ import (
 	"github.com/perceptor/perceptor/server"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/store/identity"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
 )
@@ -35,6 +36,9 @@ type Options struct {
 	// VirtualClock says that the databases have a virtual clock. The process then
 	// claims nothing ahead of it and delays nothing to save work.
 	VirtualClock bool
+	// Cluster has the pools that the parts of one process share; see [OpenClusterOf]. The
+	// owner closes it when they have ended. nil: each part opens its own.
+	Cluster *store.Cluster
 }
 
 // APIOptions are the options of an [API].
@@ -54,23 +58,25 @@ type APIOptions struct {
 // API serves tasks, runs, tenants and tokens. Create it with [NewAPI], then call
 // Run once.
 type API struct {
-	o         APIOptions
-	cluster   *store.Cluster
-	shards    *shards.Store
-	control   *control.Store
-	policies  *policies
-	kafka     *tenancy
-	publisher *delivery.Publisher // only for Ping
-	names     *names
-	meter     *meter
-	audit     *auditLog
-	presence  *presence
-	hinter    *dispatch.Hinter
-	logins    *logins
-	traces    *tracing.Provider
-	server    *server.Server
-	console   *console.Console // nil: there is none
-	recorder  *figures.Recorder
+	o       APIOptions
+	cluster *store.Cluster
+	// closeCluster closes the pools if no other part uses them.
+	closeCluster func()
+	shards       *shards.Store
+	control      *control.Store
+	policies     *policies
+	kafka        *tenancy
+	publisher    *delivery.Publisher // only for Ping
+	names        *names
+	meter        *meter
+	audit        *auditLog
+	presence     *presence
+	hinter       *dispatch.Hinter
+	logins       *logins
+	traces       *tracing.Provider
+	server       *server.Server
+	console      *console.Console // nil: there is none
+	recorder     *figures.Recorder
 }
 
 // NewAPI returns an API. It opens no connection.
@@ -85,11 +91,9 @@ func NewAPI(ctx context.Context, o APIOptions) (*API, error) {
 
 func (a *API) join(ctx context.Context) (err error) {
 	c := a.o.Config
-	forget := func() { a.names.forget() }
-	if a.cluster, err = OpenCluster(ctx, c, "perceptor-taskd", tellAdoptions(a.o.Log, a.o.Metrics, forget)); err != nil {
+	if a.cluster, a.closeCluster, err = a.o.open(ctx, "perceptor-taskd"); err != nil {
 		return err
 	}
-	logStalls(a.cluster, a.o.Log)
 	kafka, err := kafkaConfig(c, "perceptor-taskd", a.o.Log)
 	if err != nil {
 		return err
@@ -102,6 +106,7 @@ func (a *API) join(ctx context.Context) (err error) {
 	telemetry.RegisterConflicts(a.o.Metrics, a.control.Conflicts)
 	a.audit = newAuditLog(&a.o.Options, a.cluster)
 	a.names = newNames(a.control, c.Kafka.TopicPrefix, c.Kafka.SigningSecret)
+	a.cluster.OnAdoption(func(identity.Adoption) { a.names.forget() })
 	if a.publisher, err = delivery.NewPublisher(kafka, a.names); err != nil {
 		return err
 	}
@@ -263,8 +268,8 @@ func (a *API) close() {
 	if a.publisher != nil {
 		a.publisher.Close()
 	}
-	if a.cluster != nil {
-		a.cluster.Close()
+	if a.closeCluster != nil {
+		a.closeCluster()
 	}
 }
 

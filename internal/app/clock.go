@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"time"
 
 	"github.com/perceptor/perceptor/dispatch"
@@ -11,28 +10,14 @@ import (
 	"github.com/perceptor/perceptor/store/shards"
 )
 
-// VirtualClock is the virtual clock of an installation, for as long as its
-// connections are open.
-type VirtualClock struct {
-	*virtualclock.Clock
-	cluster *store.Cluster
-}
+// VirtualClock is the virtual clock of an installation.
+type VirtualClock struct{ *virtualclock.Clock }
 
-// NewVirtualClock returns what moves the clock. parts are all dispatchers; they run
-// in this process. It opens no connection.
-func NewVirtualClock(ctx context.Context, c *config.Config, parts ...virtualclock.Part) (*VirtualClock, error) {
-	cluster, err := OpenCluster(ctx, c, "perceptor-clock")
-	if err != nil {
-		return nil, err
-	}
-	return &VirtualClock{
-		Clock:   virtualclock.New(virtualclock.Config{Databases: virtualclock.Over(cluster), Horizon: c.Far.Within(), Parts: parts}),
-		cluster: cluster,
-	}, nil
+// NewVirtualClock returns what moves the clock over the databases of a cluster. parts are all
+// dispatchers; they run in this process.
+func NewVirtualClock(cluster *store.Cluster, c *config.Config, parts ...virtualclock.Part) *VirtualClock {
+	return &VirtualClock{virtualclock.New(virtualclock.Config{Databases: virtualclock.Over(cluster), Horizon: c.Far.Within(), Parts: parts})}
 }
-
-// Close closes its connections.
-func (v *VirtualClock) Close() { v.cluster.Close() }
 
 // With a virtual clock nothing is claimed ahead, since the clock may stand still.
 // Whoever moves it waits for each step, so steps are short.

@@ -20,6 +20,7 @@ import (
 	"github.com/perceptor/perceptor/internal/tracing"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/store/identity"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
 )
@@ -38,24 +39,26 @@ type DispatcherOptions struct {
 // Dispatcher owns shards, claims their due tasks and publishes the runs. Create it
 // with [NewDispatcher], then call Run once.
 type Dispatcher struct {
-	o         DispatcherOptions
-	name      string
-	cluster   *store.Cluster
-	shards    *shards.Store
-	names     *names
-	control   *control.Store
-	policies  *policies
-	kafka     *tenancy
-	publisher *delivery.Publisher
-	letters   *delivery.DeadLetters
-	dispatch  *dispatch.Dispatcher
-	assigner  assign.Assigner
-	metrics   *telemetry.Dispatch
-	meter     *meter
-	chores    *chores.Chores
-	fired     atomic.Int64
-	work      work
-	traces    *tracing.Provider
+	o       DispatcherOptions
+	name    string
+	cluster *store.Cluster
+	// closeCluster closes the pools if no other part uses them.
+	closeCluster func()
+	shards       *shards.Store
+	names        *names
+	control      *control.Store
+	policies     *policies
+	kafka        *tenancy
+	publisher    *delivery.Publisher
+	letters      *delivery.DeadLetters
+	dispatch     *dispatch.Dispatcher
+	assigner     assign.Assigner
+	metrics      *telemetry.Dispatch
+	meter        *meter
+	chores       *chores.Chores
+	fired        atomic.Int64
+	work         work
+	traces       *tracing.Provider
 
 	choreMetrics *telemetry.Chores
 	recorder     *figures.Recorder
@@ -82,17 +85,16 @@ func NewDispatcher(ctx context.Context, o DispatcherOptions) (*Dispatcher, error
 
 func (d *Dispatcher) join(ctx context.Context) (err error) {
 	c := d.o.Config
-	forget := func() { d.names.forget() }
-	if d.cluster, err = OpenCluster(ctx, c, "perceptor-dispatcher", tellAdoptions(d.o.Log, d.o.Metrics, forget)); err != nil {
+	if d.cluster, d.closeCluster, err = d.o.open(ctx, "perceptor-dispatcher"); err != nil {
 		return err
 	}
-	logStalls(d.cluster, d.o.Log)
 	kafka, err := kafkaConfig(c, "perceptor-dispatcher", d.o.Log)
 	if err != nil {
 		return err
 	}
 	d.control = control.New(d.cluster, d.o.Log)
 	d.names = newNames(d.control, c.Kafka.TopicPrefix, c.Kafka.SigningSecret)
+	d.cluster.OnAdoption(func(identity.Adoption) { d.names.forget() })
 	if d.kafka, err = newTenancy(c, kafka); err != nil {
 		return err
 	}
@@ -308,8 +310,8 @@ func (d *Dispatcher) close() {
 	if d.publisher != nil {
 		d.publisher.Close()
 	}
-	if d.cluster != nil {
-		d.cluster.Close()
+	if d.closeCluster != nil {
+		d.closeCluster()
 	}
 }
 

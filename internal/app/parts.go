@@ -23,7 +23,7 @@ import (
 )
 
 // OpenCluster returns the pools of the logical databases. It opens no connection.
-func OpenCluster(ctx context.Context, c *config.Config, application string, options ...func(*store.Config)) (*store.Cluster, error) {
+func OpenCluster(ctx context.Context, c *config.Config, application string) (*store.Cluster, error) {
 	if open := openDatabases(c); len(open) > 0 && !c.Insecure {
 		return nil, fmt.Errorf("%s; or set insecure: true", strings.Join(open, "; "))
 	}
@@ -31,19 +31,38 @@ func OpenCluster(ctx context.Context, c *config.Config, application string, opti
 	for i, s := range c.Postgres.Servers {
 		servers[i] = store.Server{DSN: s.DSN, Databases: s.Databases}
 	}
-	conf := store.Config{
+	cluster, err := store.Open(ctx, store.Config{
 		Servers: servers, Application: application, MaxConns: c.Postgres.MaxConnections,
 		StatementTimeout: c.Postgres.StatementTimeout, LockTimeout: c.Postgres.LockTimeout,
 		IdleInTransaction: c.Postgres.IdleInTransaction,
-	}
-	for _, option := range options {
-		option(&conf)
-	}
-	cluster, err := store.Open(ctx, conf)
+	})
 	if err != nil {
 		return nil, errors.New(oneLine(err))
 	}
 	return cluster, nil
+}
+
+// OpenClusterOf returns the pools for the parts of a process, and tells its log and metrics
+// about them. It opens no connection.
+func OpenClusterOf(ctx context.Context, o *Options, application string) (*store.Cluster, error) {
+	cluster, err := OpenCluster(ctx, o.Config, application)
+	if err != nil {
+		return nil, err
+	}
+	tellAdoptions(cluster, o.Log, o.Metrics)
+	logStalls(cluster, o.Log)
+	return cluster, nil
+}
+
+// open returns the pools of a part, and what closes them if they are its own.
+func (o *Options) open(ctx context.Context, application string) (cluster *store.Cluster, closeOwn func(), err error) {
+	if o.Cluster != nil {
+		return o.Cluster, func() {}, nil
+	}
+	if cluster, err = OpenClusterOf(ctx, o, application); err != nil {
+		return nil, nil, err
+	}
+	return cluster, cluster.Close, nil
 }
 
 // logStalls logs when a server hangs and when it answers again.

@@ -64,12 +64,6 @@ func (in *installation) setClock(ctx context.Context, cluster *store.Cluster) er
 	return err
 }
 
-func (in *installation) closeClock() {
-	if in.clock != nil {
-		in.clock.Close()
-	}
-}
-
 // clockLine returns the banner's line about the clock, or "" for the real clock.
 func (in *installation) clockLine(ctx context.Context) string {
 	if in.clock == nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/task"
 )
@@ -131,12 +132,13 @@ func (in *installation) run(ctx context.Context, progress func(string)) error {
 	if err := in.configure(); err != nil {
 		return err
 	}
-	if err := in.migrate(ctx, progress); err != nil {
+	cluster, err := in.databases(ctx, progress)
+	if err != nil {
 		return unlessStopped(ctx, err)
 	}
+	defer cluster.Close()
 	in.o.Log.Debug("databases up to date", "took_ms", time.Since(in.began).Milliseconds())
-	defer in.closeClock()
-	if err := in.join(ctx); err != nil {
+	if err := in.join(ctx, cluster); err != nil {
 		return unlessStopped(ctx, err)
 	}
 	in.o.Log.Debug("processes prepared", "took_ms", time.Since(in.began).Milliseconds())
@@ -152,7 +154,7 @@ func (in *installation) configure() error {
 	}
 	c := &loaded.Config
 	c.Postgres.Servers = []config.Server{{DSN: in.servers.postgres.DSN()}}
-	c.Postgres.MaxConnections = 3
+	c.Postgres.MaxConnections = 6 // of taskd and dispatcher together
 	c.Kafka.Brokers = []string{in.servers.broker}
 	c.Kafka.Partitions = 4
 	c.Taskd.MinInterval = 100 * time.Millisecond
@@ -163,33 +165,44 @@ func (in *installation) configure() error {
 	return c.Validate(config.ListensDispatcher) // the addresses of taskd are those of the listeners
 }
 
-// migrate brings the databases up to date.
-func (in *installation) migrate(ctx context.Context, progress func(string)) error {
-	cluster, err := app.OpenCluster(ctx, in.config, "perceptor-dev")
+// databases returns the pools that all parts share, of databases that are up to date and
+// have the requested clock.
+func (in *installation) databases(ctx context.Context, progress func(string)) (*store.Cluster, error) {
+	cluster, err := in.openCluster(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer cluster.Close()
 	if versions, err := cluster.Check(ctx); err != nil || versions.Old() {
 		progress("creating the tables of 512 shards")
-		if err := cluster.Migrate(ctx, nil); err != nil {
-			return err
+		err := cluster.Migrate(ctx, nil)
+		cluster.Close() // its sessions were there before the tables
+		if err != nil {
+			return nil, err
+		}
+		if cluster, err = in.openCluster(ctx); err != nil {
+			return nil, err
 		}
 	}
-	return in.setClock(ctx, cluster)
+	if err := in.setClock(ctx, cluster); err != nil {
+		cluster.Close()
+		return nil, err
+	}
+	return cluster, nil
+}
+
+func (in *installation) openCluster(ctx context.Context) (*store.Cluster, error) {
+	return app.OpenClusterOf(ctx, &app.Options{Config: in.config, Log: in.o.Log, Metrics: in.registry}, "perceptor-dev")
 }
 
 // join assembles the processes and creates the tenant and its tokens.
-func (in *installation) join(ctx context.Context) (err error) {
-	options := app.Options{Config: in.config, Log: in.o.Log, Metrics: in.registry, VirtualClock: in.o.VirtualClock != RealClock}
+func (in *installation) join(ctx context.Context, cluster *store.Cluster) (err error) {
+	options := app.Options{Config: in.config, Log: in.o.Log, Metrics: in.registry, VirtualClock: in.o.VirtualClock != RealClock, Cluster: cluster}
 	in.dispatcher, err = app.NewDispatcher(ctx, app.DispatcherOptions{Options: options, Local: true, Version: in.o.Version})
 	if err != nil {
 		return err
 	}
 	if options.VirtualClock {
-		if in.clock, err = app.NewVirtualClock(ctx, in.config, in.dispatcher); err != nil {
-			return err
-		}
+		in.clock = app.NewVirtualClock(cluster, in.config, in.dispatcher)
 	}
 	in.api, err = app.NewAPI(ctx, app.APIOptions{
 		Options: options, GRPC: in.open.grpc, HTTP: in.open.http, Clock: in.clock, Hint: in.dispatcher.Hint, Version: in.o.Version,

@@ -140,8 +140,8 @@ func (s *Stack) start(ctx context.Context, at Servers) (err error) {
 	if s.cluster, err = app.OpenCluster(ctx, s.config, "virtualtest"); err != nil {
 		return err
 	}
-	if err := s.cluster.Migrate(ctx, nil); err != nil {
-		return err
+	if versions, err := s.cluster.Check(ctx); err != nil || !versions.Current() {
+		return errors.Join(err, errors.New("the tables are not those of this program"))
 	}
 	if _, err := clock.Install(ctx, s.cluster, clock.State{Frozen: true, Now: task.At(s.o.Begin)}); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (s *Stack) configure(at Servers) error {
 	}
 	c := &loaded.Config
 	c.Postgres.Servers = []config.Server{{DSN: at.DSN}}
-	c.Postgres.MaxConnections = 3
+	c.Postgres.MaxConnections = 6 // of all nodes together
 	c.Kafka.Brokers, c.Kafka.Partitions = []string{at.Kafka}, 2
 	if at.TopicPrefix != "" {
 		c.Kafka.TopicPrefix = at.TopicPrefix
@@ -209,7 +209,7 @@ func (s *Stack) startNodes(ctx context.Context) error {
 func (s *Stack) options(c *config.Config) app.Options {
 	metrics := telemetry.NewRegistry()
 	s.metrics = append(s.metrics, metrics)
-	return app.Options{Config: c, Log: s.o.Log, Metrics: metrics, VirtualClock: true}
+	return app.Options{Config: c, Log: s.o.Log, Metrics: metrics, VirtualClock: true, Cluster: s.cluster}
 }
 
 // Counter returns the sum of a counter over all nodes. It counts only the series
@@ -235,9 +235,7 @@ func (s *Stack) Counter(tb testing.TB, name, label, value string) (sum float64) 
 }
 
 func (s *Stack) startAPI(ctx context.Context, parts []virtualclock.Part) (err error) {
-	if s.Clock, err = app.NewVirtualClock(ctx, s.config, parts...); err != nil {
-		return err
-	}
+	s.Clock = app.NewVirtualClock(s.cluster, s.config, parts...)
 	grpc, err := app.Listen(ctx, "grpc", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -311,9 +309,6 @@ func (s *Stack) stopNodes() error {
 	}
 	s.stop()
 	s.running.Wait()
-	if s.Clock != nil {
-		s.Clock.Close()
-	}
 	s.Clock, s.stop = nil, nil
 	close(s.failed)
 	return errors.Join(slices.Collect(func(yield func(error) bool) {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/internal/testenv"
-	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/identity"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/storetest"
@@ -57,13 +56,12 @@ func (l *losing) must(err error) {
 // process starts what stands for a process: a store with its own connections.
 func (l *losing) process(name string) *Store {
 	l.t.Helper()
-	cluster := storetest.OpenDSN(l.t, l.dsn, func(c *store.Config) {
-		c.Adopted = func(a identity.Adoption) {
-			if a.Database == lostDatabase {
-				l.mu.Lock()
-				defer l.mu.Unlock()
-				l.adopted[name]++
-			}
+	cluster := storetest.OpenDSN(l.t, l.dsn)
+	cluster.OnAdoption(func(a identity.Adoption) {
+		if a.Database == lostDatabase {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.adopted[name]++
 		}
 	})
 	s := New(cluster, Config{AddSpacing: time.Millisecond})
