@@ -49,9 +49,9 @@ test-secure: ## run every test with TLS to PostgreSQL, and whole installations w
 # Three packages run at a time: more would only wait for the processor, and for servers that do. The packages
 # that take longest (FIRST) start first, in this order. The packages in ALONE measure times: dispatch runs by
 # itself, and beside loadtest run only the light packages in LIGHT, one after another, and those in PATIENT, which
-# need a processor only, with what the others leave of it. All tests are compiled before the first one runs,
-# because compiling disturbs tests that measure time. go vet is part of check, and test runs do not repeat it. All
-# tests together are bound by the processor, so they trade memory for time (GOGC), their binaries have no tables
+# need a processor only, with what the others leave of it. The tests of loadtest wait for most of their time, so three
+# run at once. All tests are compiled before the first one runs, because compiling disturbs tests that measure
+# time. go vet is part of check, and test runs do not repeat it. All tests together are bound by the processor, so they trade memory for time (GOGC), their binaries have no tables
 # for debuggers (-w), which take the linker as long as the rest, and the programs that loadtest starts have no race
 # detector, except in test-long.
 ALONE := /(dispatch|loadtest)$$
@@ -77,7 +77,7 @@ test-alone: compile-tests
 	go list $(PACKAGES) | { grep -E '/dispatch$$' || true; } | xargs -r $(GOTEST) $(RACE) || failed=1; \
 	{ go list $(PACKAGES) | { grep -E '$(PATIENT)' || true; } | xargs -r nice -n 19 $(GOTEST) $(RACE) -p 1; } & \
 	{ go list $(PACKAGES) | grep -E '/loadtest$$' || true; go list $(PACKAGES) | grep -E '$(LIGHT)' || true; } | \
-	  xargs -r $(GOTEST) $(RACE) -p 2 || failed=1; \
+	  xargs -r $(GOTEST) $(RACE) -p 2 -parallel 3 || failed=1; \
 	wait $$! || failed=1; \
 	exit $$failed
 
