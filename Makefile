@@ -55,7 +55,7 @@ test-secure: ## run every test with TLS to PostgreSQL, and whole installations w
 # for debuggers (-w), which take the linker as long as the rest, and the programs that loadtest starts have no race
 # detector, except in test-long.
 ALONE := /(dispatch|loadtest)$$
-LIGHT := /(examples|internal/testenv|delivery)$$
+LIGHT := /(examples|internal/testenv|delivery|console|loadtest/compare|cmd/taskd)$$
 PATIENT := /(schedule|store/pack)$$
 FIRST := store/shards internal/dev client cmd/perceptorctl assign
 GOTEST = env GOGC=$${GOGC:-300} go test -vet=off -ldflags=-w -timeout $(TIMEOUT)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/loadtest/abuse"
 	"github.com/perceptor/perceptor/loadtest/assign"
 	"github.com/perceptor/perceptor/loadtest/backlog"
@@ -38,6 +39,9 @@ import (
 func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400) // like taskd and dispatcher; recommended for busy listeners
+	}
+	if os.Getenv("PERCEPTOR_C1") == "" {
+		testenv.RunAsInProduction()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once

@@ -301,6 +301,16 @@ func (d *Database) Bytes(ctx context.Context) (bytes int64, err error) {
 	return d.number(ctx, "the size of the database", "SELECT pg_database_size(current_database())")
 }
 
+// Commits returns the number of transactions that the server has committed in all databases.
+func (d *Database) Commits(ctx context.Context) (n int64, err error) {
+	return d.number(ctx, "the number of commits", "SELECT sum(xact_commit)::int8 FROM pg_stat_database")
+}
+
+// Sessions returns the number of the server's sessions, without this one.
+func (d *Database) Sessions(ctx context.Context) (n int64, err error) {
+	return d.number(ctx, "the number of sessions", "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
+}
+
 // OldestSnapshot returns the age, in transactions, of the oldest snapshot that keeps vacuum
 // from removing dead rows. It ignores this session.
 func (d *Database) OldestSnapshot(ctx context.Context) (age int64, err error) {

@@ -33,6 +33,8 @@ type Setup struct {
 	// On is a running stack to use. If it is nil, the experiment starts a stack and stops
 	// it at the end.
 	On *stack.Stack
+	// Statements says that the stack's server counts its statements.
+	Statements bool
 	// DataDir is the directory of the servers' data. If it is empty, they use the directory
 	// for temporary files.
 	DataDir string
@@ -69,6 +71,9 @@ func (s *Setup) prepare() error {
 			return fmt.Errorf("find this program: %w", err)
 		}
 		s.ListenerCommand = []string{path, ListenerName}
+	}
+	if s.Statements {
+		s.countStatements()
 	}
 	return useDataDir(s.DataDir)
 }

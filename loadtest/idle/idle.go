@@ -3,6 +3,7 @@
 package idle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -22,8 +23,6 @@ type Options struct {
 	For, Settle time.Duration
 	// Listen adds a listener to the installation. It runs in this process.
 	Listen bool
-	// Statements loads pg_stat_statements, which counts the statements and costs a little itself.
-	Statements bool
 }
 
 // DefaultOptions returns the defaults of the flags.
@@ -39,7 +38,7 @@ func (o *Options) Declare(f *harness.Flags) {
 	harness.Num(f, &o.For, "for", harness.UpTo(24*time.Hour), "duration of the measured time")
 	harness.Num(f, &o.Settle, "settle", harness.Between(0, time.Hour), "time from the start of all programs to the measured time")
 	f.Switch(&o.Listen, "listen", "add a listener, which waits for runs")
-	f.Switch(&o.Statements, "statements", "count the statements with pg_stat_statements")
+	f.Statements()
 	f.Seed()
 	f.Stack()
 	f.DataDir()
@@ -47,10 +46,6 @@ func (o *Options) Declare(f *harness.Flags) {
 
 // Measure implements [harness.Experiment].
 func (o *Options) Measure(ctx context.Context) (*Report, error) {
-	if o.Statements {
-		o.Real.Postgres = maps.Clone(o.Real.Postgres)
-		o.Real.Postgres["shared_preload_libraries"] = "pg_stat_statements"
-	}
 	return harness.WithStack(ctx, &o.Setup, o.measure)
 }
 
@@ -65,18 +60,18 @@ func (o *Options) measure(ctx context.Context, s *stack.Stack) (_ *Report, err e
 		}
 		defer stop()
 	}
-	db, err := dial(ctx, s.Postgres(), o.Statements)
+	db, err := harness.Dial(ctx, s.Postgres())
 	if err != nil {
 		return nil, err
 	}
-	defer db.close()
+	defer db.Close()
 	o.Say("nothing to do for %s", o.Settle)
 	if err := harness.Sleep(ctx, o.Settle); err != nil {
 		return nil, err
 	}
 	r := &Report{Header: harness.NewHeader("idle", o.Seed, s.Versions), ForS: o.For.Seconds()}
 	meter := harness.NewMeter(s, nil)
-	before, err := db.counts(ctx)
+	before, err := o.counts(ctx, db)
 	if err != nil {
 		return nil, err
 	}
@@ -85,13 +80,31 @@ func (o *Options) measure(ctx context.Context, s *stack.Stack) (_ *Report, err e
 	if err != nil {
 		return nil, err
 	}
-	after, err := db.counts(ctx)
+	after, err := o.counts(ctx, db)
 	if err != nil {
 		return nil, err
 	}
 	r.add(used, meter)
-	r.count(before, after, used.Took)
+	r.Sessions, r.CommitsPerS = after.sessions, harness.Round(float64(after.commits-before.commits)/used.Took.Seconds())
+	r.Statements = after.statements.Since(before.statements, used.Took)
 	return r, nil
+}
+
+// counts says what the server was asked.
+type counts struct {
+	commits, sessions int64
+	statements        harness.StatementCounts
+}
+
+func (o *Options) counts(ctx context.Context, db *harness.Database) (c counts, err error) {
+	if c.commits, err = db.Commits(ctx); err != nil {
+		return c, err
+	}
+	if c.sessions, err = db.Sessions(ctx); err != nil || !o.Statements {
+		return c, err
+	}
+	c.statements, err = db.Statements(ctx)
+	return c, err
 }
 
 // listen starts a listener of the stack's tenant.
@@ -123,15 +136,8 @@ type Report struct {
 	WALBytesPS  float64            `json:"wal_bytes_per_s"`
 	CommitsPerS float64            `json:"commits_per_s"`
 	// Sessions is the number of PostgreSQL sessions at the end.
-	Sessions   int64       `json:"postgres_sessions"`
-	Statements []Statement `json:"statements,omitempty"`
-}
-
-// Statement is a statement that PostgreSQL executed, those of all databases together.
-type Statement struct {
-	Text  string  `json:"text"` // the first words
-	PerS  float64 `json:"per_s"`
-	MeanU float64 `json:"mean_us"` // of its execution
+	Sessions   int64               `json:"postgres_sessions"`
+	Statements []harness.Statement `json:"statements,omitempty"`
 }
 
 // own is the name of this process.
@@ -153,35 +159,12 @@ func (r *Report) add(u harness.Usage, m *harness.Meter) {
 	r.WALBytesPS = harness.Round(float64(u.WAL) / u.Took.Seconds())
 }
 
-// shown is the number of statements in a report.
-const shown = 20
-
-func (r *Report) count(before, after counts, took time.Duration) {
-	r.CommitsPerS, r.Sessions = harness.Round(float64(after.commits-before.commits)/took.Seconds()), after.sessions
-	for text, a := range after.statements {
-		b := before.statements[text]
-		if calls := a.calls - b.calls; calls > 0 {
-			r.Statements = append(r.Statements, Statement{text, harness.Round(float64(calls) / took.Seconds()), harness.Round(1000 * (a.ms - b.ms) / float64(calls))})
-		}
-	}
-	slices.SortFunc(r.Statements, func(a, b Statement) int {
-		if a.PerS != b.PerS {
-			return int(b.PerS*1000) - int(a.PerS*1000)
-		}
-		return strings.Compare(a.Text, b.Text)
-	})
-	r.Statements = r.Statements[:min(len(r.Statements), shown)]
-}
-
 // Table implements [harness.Report].
 func (r *Report) Table(t *harness.Table) {
 	t.Line("idle: %.0f s without a task", r.ForS)
 	t.Row("processor", "%.2f %% of a core", r.CorePercent)
 	for _, name := range slices.SortedFunc(maps.Keys(r.CorePercentBy), func(a, b string) int {
-		if x, y := r.CorePercentBy[a], r.CorePercentBy[b]; x != y {
-			return map[bool]int{true: -1, false: 1}[x > y]
-		}
-		return strings.Compare(a, b)
+		return cmp.Or(-cmp.Compare(r.CorePercentBy[a], r.CorePercentBy[b]), strings.Compare(a, b))
 	}) {
 		note := ""
 		if name == own {
@@ -191,9 +174,7 @@ func (r *Report) Table(t *harness.Table) {
 	}
 	t.Row("write-ahead log", "%.0f bytes/s", r.WALBytesPS)
 	t.Row("PostgreSQL", "%.1f commits/s, %d sessions", r.CommitsPerS, r.Sessions)
-	for _, s := range r.Statements {
-		t.Line("    %8.2f/s %9.1f us  %s", s.PerS, s.MeanU, s.Text)
-	}
+	t.Statements(r.Statements)
 }
 
 // Verdict implements [harness.Report]. No figure of an idle installation is a fault.

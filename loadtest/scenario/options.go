@@ -193,6 +193,7 @@ func (o *Options) Declare(f *harness.Flags) {
 	f.StringVar(&o.External.Postgres, "postgres", o.External.Postgres, "external: connection string, to watch takeovers, WAL and sizes")
 	f.Seed()
 	f.Stack()
+	f.Statements()
 	o.require(f)
 }
 

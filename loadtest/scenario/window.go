@@ -43,8 +43,10 @@ type window struct {
 	meter *harness.Meter
 	dsn   string // empty if the server cannot be queried
 	sizes bool
-	db    *harness.Database
-	taken []sample
+	// statements says that the server counts them.
+	statements bool
+	db         *harness.Database
+	taken      []sample
 }
 
 type sample struct {
@@ -54,6 +56,8 @@ type sample struct {
 	wal      int64 // negative if not known
 	sizes    map[string]harness.Size
 	snapshot int64
+	// statements are those of the first and the last sample.
+	statements harness.StatementCounts
 }
 
 // instants returns the boundaries of the fifths and, between them, every multiple of every.
@@ -78,14 +82,14 @@ func (w *window) watch(ctx context.Context, from, to time.Time, every time.Durat
 			return
 		}
 		s := sample{at: time.Now(), boundary: boundary[i], cpu: w.meter.Sample(), wal: -1}
-		w.ask(ctx, &s)
+		w.ask(ctx, &s, i == 0 || i == len(at)-1)
 		w.taken = append(w.taken, s)
 	}
 }
 
-// ask queries the server for s. If the server does not answer, ask drops the connection and
-// leaves s incomplete.
-func (w *window) ask(ctx context.Context, s *sample) {
+// ask queries the server for s, which is at an end of the window or within it. If the server
+// does not answer, ask drops the connection and leaves s incomplete.
+func (w *window) ask(ctx context.Context, s *sample, end bool) {
 	if w.dsn == "" {
 		return
 	}
@@ -105,6 +109,9 @@ func (w *window) ask(ctx context.Context, s *sample) {
 	}
 	if err == nil && w.sizes {
 		s.sizes, err = w.db.Sizes(ctx)
+	}
+	if err == nil && end && w.statements {
+		s.statements, err = w.db.Statements(ctx)
 	}
 	if err != nil { // the server may answer the next sample
 		w.hangUp()
@@ -144,6 +151,18 @@ func (w *window) wal() (int64, bool) {
 	}
 	first, last := w.taken[0].wal, w.taken[len(w.taken)-1].wal
 	return last - first, first >= 0 && last >= first
+}
+
+// executed returns what the server executed within the window, if it counts that.
+func (w *window) executed() []harness.Statement {
+	if !w.complete() {
+		return nil
+	}
+	first, last := w.taken[0], w.taken[len(w.taken)-1]
+	if first.statements == nil || last.statements == nil {
+		return nil
+	}
+	return last.statements.Since(first.statements, last.at.Sub(first.at))
 }
 
 func (w *window) report(from time.Time) []Sample {
