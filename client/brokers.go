@@ -12,7 +12,7 @@ import (
 // kafka-go joins a group, and looks for the leader of a partition, by the first broker of its
 // list that accepts a connection. A broker that hangs, or a dead one behind a proxy, accepts
 // connections and answers nothing. So a failed join is repeated by the next broker of the list,
-// and a reader gives up a connection without an answer, and goes on to the next broker, too.
+// and a fetcher gives up a connection without an answer, and asks another broker, too.
 
 // A brokerList is the brokers to ask, the next one first. It may be used concurrently.
 type brokerList struct {
@@ -49,9 +49,15 @@ var errSilent = errors.New("perceptor: the Kafka broker does not answer")
 // An impatientConn fails a Read that waits for silenceLimit.
 type impatientConn struct {
 	net.Conn
+	closed func()
 
 	mu       sync.Mutex
 	deadline time.Time
+}
+
+func (c *impatientConn) Close() error {
+	c.closed()
+	return c.Conn.Close()
 }
 
 func (c *impatientConn) SetDeadline(t time.Time) error {

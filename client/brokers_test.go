@@ -43,11 +43,21 @@ func TestAReaderGoesOnToTheNextBroker(t *testing.T) {
 	c := newConsumer(l, &perceptorv1.Delivery{Topic: testTopic, Group: testTopic, Brokers: append([]string{hung.Addr().String()}, b.svc.brokers...)})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	r := c.newReader(ctx, 0, 0)
-	defer c.closing.Wait()
-	defer c.closeReader(r)
-	if _, err := r.fetch(); err != nil {
-		t.Error(err)
+	f := c.newFetcher(ctx, nil)
+	defer f.transport.CloseIdleConnections()
+	one := &feed{tracker: newTracker(0, 0)}
+	for {
+		res, err := f.fetch([]*feed{one})
+		if err == nil {
+			if parts, err := partsOf(res, []*feed{one}); err != nil || len(parts) != 1 || len(parts[0].records) != 1 {
+				t.Errorf("fetched %+v, %v, want one record", parts, err)
+			}
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		f.renew()
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -15,8 +14,8 @@ import (
 	"github.com/perceptor/perceptor/record"
 )
 
-// consumer is the Kafka side of a listener: a member of the consumer group with
-// one reader for each assigned partition. A generation is the time between two
+// consumer is the Kafka side of a listener: a member of the consumer group that
+// reads its partitions with a [fetcher]. A generation is the time between two
 // rebalances. Offsets are committed under the generation that read them.
 type consumer struct {
 	l       *Listener
@@ -25,7 +24,7 @@ type consumer struct {
 	brokers brokerList
 	dialer  *kafka.Dialer
 	times   groupTimes
-	closing sync.WaitGroup // readers
+	closing sync.WaitGroup // groups
 	trouble logLimit
 }
 
@@ -38,7 +37,7 @@ type groupTimes struct {
 	backoff   time.Duration // between two tries to join; kafka-go's 5 s would delay every first record
 	watch     time.Duration // interval of the search for new partitions
 	commit    time.Duration
-	maxWait   time.Duration // duration of a fetch without records; half of it allows for a slow broker
+	maxWait   time.Duration // duration of a fetch without records
 	settle    time.Duration // at the end of a generation: wait for outstanding results
 }
 
@@ -56,8 +55,6 @@ func (t *groupTimes) complete() {
 const (
 	kafkaTimeout   = 5 * time.Second
 	leaveTimeout   = 10 * time.Second
-	readAhead      = 100     // records per partition, in addition to the listener's bound
-	maxFetchBytes  = 4 << 20 // per partition
 	shortLife      = time.Second
 	manyShortLives = 3
 )
@@ -187,12 +184,11 @@ type generation struct {
 func (c *consumer) consume(ctx context.Context, gen *kafka.Generation) <-chan struct{} {
 	g := &generation{Generation: gen, trackers: map[int]*tracker{}}
 	assigned := gen.Assignments[c.topic]
-	partitions := make([]int, len(assigned))
+	partitions, feeds := make([]int, len(assigned)), make([]*feed, len(assigned))
 	for i, a := range assigned {
-		g.trackers[a.ID] = newTracker(a.ID, a.Offset)
-		partitions[i] = a.ID
+		t := newTracker(a.ID, a.Offset)
+		g.trackers[a.ID], partitions[i], feeds[i] = t, a.ID, &feed{tracker: t, next: a.Offset, from: a.Offset}
 	}
-	trackers := maps.Clone(g.trackers) // g.trackers is guarded by the engine's lock from here on
 	c.l.log.Info("partitions assigned", "topic", c.topic, "partitions", partitions, "generation", gen.ID)
 	if f := c.l.cfg.Events.Assigned; f != nil {
 		f(partitions)
@@ -202,44 +198,16 @@ func (c *consumer) consume(ctx context.Context, gen *kafka.Generation) <-chan st
 		defer close(over)
 		c.commitUntil(genCtx, g)
 	})
-	for _, a := range assigned {
-		t := trackers[a.ID]
-		gen.Start(func(genCtx context.Context) {
-			c.fetch(ctx, genCtx, g, t, a)
-			<-genCtx.Done() // returning would end the generation
-		})
-	}
-	return over
-}
-
-// fetch reads one partition until ctx or the generation ends.
-func (c *consumer) fetch(ctx, genCtx context.Context, g *generation, t *tracker, a kafka.PartitionAssignment) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(genCtx, cancel)()
-	next := a.Offset
-	reader := c.newReader(ctx, a.ID, next)
-	defer func() { c.closeReader(reader) }()
-	for {
-		m, err := reader.fetch()
-		switch {
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, kafka.OffsetOutOfRange):
-			c.closeReader(reader)
-			next, t = c.afterGap(ctx, g, t, next)
-			reader = c.newReader(ctx, a.ID, next)
-			sleep(ctx, c.times.backoff)
-		case err != nil:
-			c.report(fmt.Sprintf("reading partition %d", a.ID), err)
-			sleep(ctx, c.times.backoff)
-		case !c.l.engine.admit(ctx) || !c.l.keys.trusted(ctx, c.untrusted):
-			return
-		default:
-			next = c.checkGap(m, next)
-			c.deliver(ctx, t, m)
+	gen.Start(func(genCtx context.Context) {
+		if len(feeds) > 0 {
+			f := c.newFetcher(ctx, g)
+			unhook := context.AfterFunc(genCtx, f.stop)
+			f.run(feeds)
+			unhook()
 		}
-	}
+		<-genCtx.Done() // returning would end the generation
+	})
+	return over
 }
 
 // untrusted tells that records wait because the service does not answer.

@@ -26,25 +26,28 @@ func (c *consumer) checkGap(m kafka.Message, next int64) int64 {
 	return m.Offset + 1
 }
 
-// afterGap handles a partition that ends before the offset next. It returns the offset from
-// which to read, and the tracker for it. Offsets begin anew, and so does the tracker; runs that
-// are read again are recognised as duplicates. It looks twice, because a new leader may not
-// know the end of its partition at first.
-func (c *consumer) afterGap(ctx context.Context, g *generation, t *tracker, next int64) (int64, *tracker) {
+// afterGap handles a partition without the offset to read. It sets the offset from which to
+// read, and the tracker for it. If the partition ends before that offset, offsets begin anew, and
+// so does the tracker; runs that are read again are recognised as duplicates. afterGap looks
+// twice, because a new leader may not know the end of its partition at first.
+func (c *consumer) afterGap(ctx context.Context, g *generation, f *feed) {
 	for look := 1; ; look++ {
-		o, err := c.rangeOf(ctx, t.partition)
-		o.Next = next
+		o, err := c.rangeOf(ctx, f.tracker.partition)
+		o.Next = f.from
 		switch {
 		case ctx.Err() != nil:
-			return next, t
+			return
 		case err != nil:
-			c.report(fmt.Sprintf("reading the offsets of partition %d", t.partition), err)
-			return next, t
-		case next <= o.End:
-			return next, t
+			c.report(fmt.Sprintf("reading the offsets of partition %d", f.tracker.partition), err)
+			return
+		case f.from <= o.End:
+			f.from = max(f.from, o.First) // the next record tells that some are missing
+			return
 		case look == 2:
 			c.outOfRange(o)
-			return kafka.FirstOffset, c.restart(g, t.partition)
+			f.tracker = c.restart(g, f.tracker.partition)
+			f.next, f.from = kafka.FirstOffset, o.First
+			return
 		}
 		sleep(ctx, c.times.backoff)
 	}

@@ -114,12 +114,12 @@ func listen(ctx context.Context, s *stack.Stack) (stop func(), err error) {
 		return nil, err
 	}
 	never := func(context.Context, *client.Run) error { return errors.New("this tenant has no tasks") }
-	stop, err = harness.Listen(ctx, c, client.ListenerConfig{}, "idle", never)
+	end, err := harness.Listen(ctx, c, client.ListenerConfig{}, "idle", never)
 	if err != nil {
 		c.Close()
 		return nil, err
 	}
-	return func() { stop(); c.Close() }, nil
+	return func() { end(); c.Close() }, nil
 }
 
 // Report is what an idle installation cost.

@@ -1,0 +1,381 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/fetch"
+)
+
+// A fetcher reads all partitions of a generation. The records of one publication are on several
+// partitions, and each request costs a broker more than its records, so the partitions of a
+// broker are read by common requests. A broker that hangs holds up its own partitions only.
+//
+// For each broker there is a loop that fetches, and one that delivers what the other one has
+// fetched before. A partition that cannot be read leaves its loop. It gets another one,
+// which finds its new leader, until the next generation.
+type fetcher struct {
+	*consumer
+	g         *generation
+	ctx       context.Context
+	stop      context.CancelFunc
+	addr      net.Addr
+	transport *kafka.Transport
+	open      openConns
+	working   sync.WaitGroup
+
+	mu      sync.Mutex
+	renewed time.Time // when the leaders were last asked for
+}
+
+// feed is a partition that is read.
+type feed struct {
+	tracker *tracker
+	// next is the offset after the last delivered record, and from that after the last fetched
+	// one. A negative offset means the first one that the partition has.
+	next, from int64
+}
+
+// Bounds of a fetch. A broker returns the first records even if they are larger.
+const (
+	fetchBytes     = 8 << 20 // of all partitions of a broker; it may be held three times
+	partitionBytes = 1 << 20
+	// leadersTTL is how old the known leaders may be while nothing fails, and renewEvery the
+	// shortest time between two questions because something failed.
+	leadersTTL = 10 * time.Second
+	renewEvery = time.Second
+)
+
+func (c *consumer) newFetcher(ctx context.Context, g *generation) *fetcher {
+	f := &fetcher{consumer: c, g: g, addr: kafka.TCP(c.brokers.get()...)}
+	f.ctx, f.stop = context.WithCancel(ctx)
+	f.transport = &kafka.Transport{
+		Dial: f.dial, DialTimeout: kafkaTimeout, ClientID: c.dialer.ClientID, TLS: c.dialer.TLS, SASL: c.dialer.SASLMechanism,
+		MetadataTopics: []string{c.topic}, MetadataTTL: leadersTTL, Context: f.ctx,
+	}
+	return f
+}
+
+// run reads until the context of f ends, or the listener stops.
+func (f *fetcher) run(feeds []*feed) {
+	f.working.Go(func() { f.read(feeds) })
+	<-f.ctx.Done()
+	f.open.close() // running fetches are not waited for
+	f.transport.CloseIdleConnections()
+	f.working.Wait()
+}
+
+// read reads partitions from their leaders until f ends.
+func (f *fetcher) read(feeds []*feed) {
+	for failures := 0; f.ctx.Err() == nil; {
+		groups, err := f.byLeader(feeds)
+		if err == nil {
+			for _, group := range groups[1:] {
+				f.working.Go(func() { f.read(group) })
+			}
+			var fetched bool
+			if feeds, fetched, err = f.readFrom(groups[0]); len(feeds) == 0 {
+				return
+			}
+			if fetched {
+				failures = 0
+			}
+		}
+		if f.ctx.Err() != nil {
+			return
+		}
+		f.report("reading records", err)
+		if failures++; failures > 1 && !connectionFailed(err) {
+			// It may be a single partition whose records cannot be read.
+			for _, one := range feeds[1:] {
+				f.working.Go(func() { f.readLater([]*feed{one}) })
+			}
+			feeds = feeds[:1]
+		}
+		sleep(f.ctx, f.times.backoff)
+		f.renew()
+	}
+}
+
+// connectionFailed reports whether a request failed for a reason that is the same for all
+// partitions of a broker.
+func connectionFailed(err error) bool {
+	var network net.Error
+	var broker kafka.Error
+	return errors.As(err, &network) || errors.As(err, &broker) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, errSilent)
+}
+
+// readLater is read for partitions that could not be read.
+func (f *fetcher) readLater(feeds []*feed) {
+	sleep(f.ctx, f.times.backoff)
+	f.renew()
+	f.read(feeds)
+}
+
+// byLeader groups partitions by the broker to read them from.
+func (f *fetcher) byLeader(feeds []*feed) ([][]*feed, error) {
+	ctx, cancel := context.WithTimeout(f.ctx, silenceLimit)
+	defer cancel()
+	for _, feed := range feeds {
+		if feed.from < 0 {
+			o, err := f.rangeOf(ctx, feed.tracker.partition)
+			if err != nil {
+				return nil, err
+			}
+			feed.from = o.First
+		}
+	}
+	client := kafka.Client{Addr: f.addr, Transport: f.transport}
+	m, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{f.topic}})
+	if err != nil {
+		return nil, err
+	}
+	leaders := map[int]int{} // by partition
+	for _, t := range m.Topics {
+		for _, p := range t.Partitions {
+			if p.Error == nil {
+				leaders[p.ID] = p.Leader.ID
+			}
+		}
+	}
+	groups, of := [][]*feed(nil), map[int]int{}
+	for _, feed := range feeds {
+		leader, known := leaders[feed.tracker.partition]
+		if !known {
+			return nil, fmt.Errorf("partition %d: %w", feed.tracker.partition, kafka.LeaderNotAvailable)
+		}
+		i, known := of[leader]
+		if !known {
+			i = len(groups)
+			of[leader], groups = i, append(groups, nil)
+		}
+		groups[i] = append(groups[i], feed)
+	}
+	return groups, nil
+}
+
+// renew makes the next question for the leaders go to a broker.
+func (f *fetcher) renew() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Since(f.renewed) >= renewEvery {
+		f.renewed = time.Now()
+		f.transport.CloseIdleConnections()
+	}
+}
+
+// A part is what a fetch found of a partition: records, or an error for which the partition
+// leaves the loop.
+type part struct {
+	*feed
+	records []kafka.Message
+	err     error
+}
+
+// readFrom reads partitions of one leader until a request fails. It returns those that are to
+// be read again, and whether a request succeeded.
+func (f *fetcher) readFrom(feeds []*feed) (rest []*feed, fetched bool, err error) {
+	batches := make(chan []part)
+	var delivering sync.WaitGroup
+	delivering.Go(func() {
+		for parts := range batches {
+			f.deliverAll(parts)
+		}
+	})
+	defer delivering.Wait()
+	defer close(batches)
+	for len(feeds) > 0 {
+		res, err := f.fetch(feeds)
+		if err != nil {
+			return feeds, fetched, err
+		}
+		parts, err := partsOf(res, feeds)
+		if err != nil {
+			return feeds, fetched, err
+		}
+		fetched = true
+		feeds = slices.DeleteFunc(slices.Clone(feeds), func(one *feed) bool {
+			return slices.ContainsFunc(parts, func(p part) bool { return p.feed == one && p.err != nil })
+		})
+		if len(parts) > 0 {
+			select {
+			case batches <- parts:
+			case <-f.ctx.Done():
+				return feeds, fetched, f.ctx.Err()
+			}
+			if len(feeds) > 1 { // another one has its turn if not all of them fit
+				feeds = append(feeds[1:], feeds[0])
+			}
+		}
+	}
+	return nil, fetched, nil
+}
+
+// fetch asks the leader of partitions for records and waits until there are some, or for the
+// longest duration of a fetch.
+func (f *fetcher) fetch(feeds []*feed) (*fetch.Response, error) {
+	ctx, cancel := context.WithTimeout(f.ctx, silenceLimit)
+	defer cancel()
+	from := make([]fetch.RequestPartition, len(feeds))
+	for i, feed := range feeds {
+		from[i] = fetch.RequestPartition{
+			Partition: int32(feed.tracker.partition), FetchOffset: feed.from, PartitionMaxBytes: partitionBytes, CurrentLeaderEpoch: -1, LogStartOffset: -1,
+		}
+	}
+	res, err := f.transport.RoundTrip(ctx, f.addr, &fetch.Request{
+		ReplicaID: -1, MaxWaitTime: int32(f.times.maxWait.Milliseconds()), MinBytes: 1, MaxBytes: fetchBytes, SessionID: -1, SessionEpoch: -1,
+		Topics: []fetch.RequestTopic{{Topic: f.topic, Partitions: from}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	r, ok := res.(*fetch.Response)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("the broker answered a fetch with %T", res)
+	case r.ErrorCode != 0:
+		return nil, kafka.Error(r.ErrorCode)
+	}
+	return r, nil
+}
+
+// partsOf returns what a response has of the partitions that were asked for, and moves their
+// offsets. It leaves out those without news.
+func partsOf(r *fetch.Response, feeds []*feed) (parts []part, err error) {
+	for _, topic := range r.Topics {
+		for i := range topic.Partitions {
+			p := &topic.Partitions[i]
+			at := slices.IndexFunc(feeds, func(f *feed) bool { return f.tracker.partition == int(p.Partition) })
+			if at < 0 {
+				continue
+			}
+			f := feeds[at]
+			if p.ErrorCode != 0 {
+				parts = append(parts, part{feed: f, err: kafka.Error(p.ErrorCode)})
+				continue
+			}
+			records, err := recordsOf(p, f.from)
+			if err != nil {
+				return nil, err
+			}
+			if n := len(records); n > 0 {
+				f.from = records[n-1].Offset + 1
+				parts = append(parts, part{feed: f, records: records})
+			}
+		}
+	}
+	return parts, nil
+}
+
+// recordsOf returns the records of a partition from an offset on: those before it in the same
+// batch come with them.
+func recordsOf(p *fetch.ResponsePartition, from int64) (all []kafka.Message, err error) {
+	if p.RecordSet.Records == nil {
+		return nil, nil
+	}
+	for {
+		r, err := p.RecordSet.Records.ReadRecord()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("partition %d: %w", p.Partition, err)
+		}
+		value, err := protocol.ReadAll(r.Value)
+		for _, b := range []protocol.Bytes{r.Key, r.Value} {
+			if b != nil {
+				err = errors.Join(err, b.Close())
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("partition %d: %w", p.Partition, err)
+		}
+		if r.Offset >= from {
+			all = append(all, kafka.Message{Partition: int(p.Partition), Offset: r.Offset, Value: value, Headers: r.Headers})
+		}
+	}
+}
+
+// deliverAll passes records to the engine, and lets partitions that cannot be read be read
+// again.
+func (f *fetcher) deliverAll(parts []part) {
+	var again []*feed
+	for _, p := range parts {
+		switch {
+		case f.ctx.Err() != nil:
+			return
+		case errors.Is(p.err, kafka.OffsetOutOfRange):
+			f.afterGap(f.ctx, f.g, p.feed)
+		case p.err != nil:
+			f.report(fmt.Sprintf("reading partition %d", p.tracker.partition), p.err)
+		}
+		if p.err != nil {
+			again = append(again, p.feed)
+		}
+		for _, m := range p.records {
+			if !f.l.engine.admit(f.ctx) || !f.l.keys.trusted(f.ctx, f.untrusted) {
+				f.stop() // the listener stops
+				return
+			}
+			p.next = f.checkGap(m, p.next)
+			f.deliver(f.ctx, p.tracker, m)
+		}
+	}
+	if len(again) > 0 {
+		f.working.Go(func() { f.readLater(again) })
+	}
+}
+
+// dial opens a connection that ends with f and does not wait for a silent broker.
+func (f *fetcher) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if !f.open.add(conn) {
+		return nil, errors.Join(net.ErrClosed, conn.Close())
+	}
+	return &impatientConn{Conn: conn, closed: func() { f.open.remove(conn) }}, nil
+}
+
+// openConns are connections that are closed together. The methods may be called concurrently.
+type openConns struct {
+	mu    sync.Mutex
+	all   map[net.Conn]bool
+	ended bool
+}
+
+// add returns false if the connections were closed.
+func (o *openConns) add(c net.Conn) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all == nil {
+		o.all = map[net.Conn]bool{}
+	}
+	o.all[c] = true
+	return !o.ended
+}
+
+func (o *openConns) remove(c net.Conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.all, c)
+}
+
+func (o *openConns) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	for c := range o.all {
+		c.Close() //nolint:errcheck // nothing is written
+	}
+}
