@@ -368,6 +368,29 @@ const peekWalk = 1000
 
 // Peek counts the rows that are due soon, and lists the earliest.
 func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Peek, error) {
+	if len(req.ExcludedTenants) > 0 || s.manyWait[d].Load() {
+		return s.peekAndCount(ctx, d, req)
+	}
+	var p task.Peek
+	var dues []int64
+	var of []int16
+	row := sql.PeekFew.QueryRow(ctx, s.db.Pool(d), items(req.Shards), int64(req.Low), task.MaxSoon)
+	if err := row.Scan(&p.Now, &dues, &of, &p.Settings); err != nil {
+		return task.Peek{}, err
+	}
+	if p.Soon = upcoming(dues, of); len(p.Soon) == task.MaxSoon { // more rows may wait
+		s.manyWait[d].Store(true)
+		return s.peekAndCount(ctx, d, req)
+	}
+	for _, u := range p.Soon {
+		if p.Rows < req.Limit && u.Due > max(req.Low, req.From) && u.Due <= p.Now.Add(req.Window) {
+			p.Rows++
+		}
+	}
+	return p, nil
+}
+
+func (s *Store) peekAndCount(ctx context.Context, d int, req task.PeekRequest) (task.Peek, error) {
 	var p task.Peek
 	var dues []int64
 	var of []int16
@@ -387,11 +410,17 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 	if excluded != nil {
 		p.ExcludedDue = task.Instant(*excluded)
 	}
-	p.Soon = make([]task.Upcoming, len(dues))
-	for i, due := range dues {
-		p.Soon[i] = task.Upcoming{Due: task.Instant(due), Shard: task.Shard(of[i])}
-	}
+	p.Soon = upcoming(dues, of)
+	s.manyWait[d].Store(len(p.Soon) == task.MaxSoon)
 	return p, nil
+}
+
+func upcoming(dues []int64, shards []int16) []task.Upcoming {
+	all := make([]task.Upcoming, len(dues))
+	for i, due := range dues {
+		all[i] = task.Upcoming{Due: task.Instant(due), Shard: task.Shard(shards[i])}
+	}
+	return all
 }
 
 // GiveUp marks runs that can never be published as dead, and acknowledges parts of the

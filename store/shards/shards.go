@@ -74,6 +74,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -147,11 +148,13 @@ type Store struct {
 	*counters.Counters
 	*history.Events
 
-	db        *kernel.Databases
-	machines  *transition.Machines
-	cfg       Config
-	dbs       [task.Databases]*database
-	spacings  spacings
+	db       *kernel.Databases
+	machines *transition.Machines
+	cfg      Config
+	dbs      [task.Databases]*database
+	spacings spacings
+	// manyWait has the databases in which the last peek did not list all rows.
+	manyWait  [task.Databases]atomic.Bool
 	forecasts [task.Databases]forecaster
 	// large has the places of large requests, by tenant.
 	large *share.Pool[int32]

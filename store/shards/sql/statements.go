@@ -50,6 +50,7 @@ var (
 	RowsRetry       = set.Get("RowsRetry")
 	RowsForget      = set.Get("RowsForget")
 	Peek            = set.Get("Peek")
+	PeekFew         = set.Get("PeekFew")
 	PeekExcluded    = set.Get("PeekExcluded")
 )
 
