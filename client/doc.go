@@ -41,7 +41,7 @@
 //
 // # How a listener works
 //
-//	Kafka -> reader per partition -> delivery table -> queue -> start (BLOCKING)
+//	Kafka -> fetcher (per broker) -> delivery table -> queue -> start (BLOCKING)
 //	                                      ^                         |
 //	      offsets <- settled or leased ---|--- result <--- handler (workers)
 //

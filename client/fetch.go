@@ -216,6 +216,10 @@ func (f *fetcher) readFrom(feeds []*feed) (rest []*feed, fetched bool, err error
 				feeds = append(feeds[1:], feeds[0])
 			}
 		}
+		// A broker answers nothing for as long as the tenant is above its quota.
+		if wait := time.Duration(res.ThrottleTimeMs) * time.Millisecond; wait > 0 {
+			sleep(f.ctx, min(wait, silenceLimit))
+		}
 	}
 	return nil, fetched, nil
 }

@@ -40,9 +40,7 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400) // like taskd and dispatcher; recommended for busy listeners
 	}
-	if os.Getenv("PERCEPTOR_C1") == "" {
-		testenv.RunAsInProduction()
-	}
+	testenv.RunAsInProduction()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 	if err := command().ExecuteContext(ctx); err != nil {
