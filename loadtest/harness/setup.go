@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/loadtest/stack"
 )
 
@@ -33,6 +34,8 @@ type Setup struct {
 	// On is a running stack to use. If it is nil, the experiment starts a stack and stops
 	// it at the end.
 	On *stack.Stack
+	// LongLived says that Kafka runs as its own script starts it.
+	LongLived bool
 	// Statements says that the stack's server counts its statements.
 	Statements bool
 	// DataDir is the directory of the servers' data. If it is empty, they use the directory
@@ -71,6 +74,9 @@ func (s *Setup) prepare() error {
 			return fmt.Errorf("find this program: %w", err)
 		}
 		s.ListenerCommand = []string{path, ListenerName}
+	}
+	if s.LongLived {
+		testenv.RunAsInProduction()
 	}
 	if s.Statements {
 		s.countStatements()
@@ -281,6 +287,7 @@ func (f *Flags) Stack() {
 	Num(f, &o.Session, "session", Between(time.Second, 10*time.Second), "ZooKeeper session timeout")
 	f.Var(settings{&o.Settings}, "set", "configuration of taskd and dispatcher: dispatcher.max_tick=50ms")
 	f.Var(settings{&o.Kafka}, "kafka", "settings of Kafka's server.properties; they replace the defaults: num.io.threads=2")
+	f.Switch(&f.common.LongLived, "long-lived", "start Kafka as its own script does; its compiler costs more than it saves in the first minutes")
 	f.Switch(&o.Secure, "secure", "close every link by TLS and logins")
 	f.Postgres()
 }
