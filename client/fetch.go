@@ -121,21 +121,12 @@ func (f *fetcher) readLater(feeds []*feed) {
 	f.read(feeds)
 }
 
-// byLeader groups partitions by the broker to read them from.
+// byLeader groups partitions by the broker to read them from. Those without a leader are looked
+// for again later.
 func (f *fetcher) byLeader(feeds []*feed) ([][]*feed, error) {
 	ctx, cancel := context.WithTimeout(f.ctx, silenceLimit)
 	defer cancel()
-	for _, feed := range feeds {
-		if feed.from < 0 {
-			o, err := f.rangeOf(ctx, feed.tracker.partition)
-			if err != nil {
-				return nil, err
-			}
-			feed.from = o.First
-		}
-	}
-	client := kafka.Client{Addr: f.addr, Transport: f.transport}
-	m, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{f.topic}})
+	m, err := f.client().Metadata(ctx, &kafka.MetadataRequest{Topics: []string{f.topic}})
 	if err != nil {
 		return nil, err
 	}
@@ -148,10 +139,12 @@ func (f *fetcher) byLeader(feeds []*feed) ([][]*feed, error) {
 		}
 	}
 	groups, of := [][]*feed(nil), map[int]int{}
+	var leaderless []*feed
 	for _, feed := range feeds {
 		leader, known := leaders[feed.tracker.partition]
 		if !known {
-			return nil, fmt.Errorf("partition %d: %w", feed.tracker.partition, kafka.LeaderNotAvailable)
+			leaderless = append(leaderless, feed)
+			continue
 		}
 		i, known := of[leader]
 		if !known {
@@ -160,7 +153,45 @@ func (f *fetcher) byLeader(feeds []*feed) ([][]*feed, error) {
 		}
 		groups[i] = append(groups[i], feed)
 	}
+	switch {
+	case len(groups) == 0:
+		return nil, kafka.LeaderNotAvailable
+	case len(leaderless) > 0:
+		f.working.Go(func() { f.readLater(leaderless) })
+	}
 	return groups, nil
+}
+
+func (f *fetcher) client() *kafka.Client { return &kafka.Client{Addr: f.addr, Transport: f.transport} }
+
+// begin finds the first offsets of partitions of one leader that are read from there.
+func (f *fetcher) begin(feeds []*feed) error {
+	var unknown []kafka.OffsetRequest
+	for _, feed := range feeds {
+		if feed.from < 0 {
+			unknown = append(unknown, kafka.FirstOffsetOf(feed.tracker.partition))
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(f.ctx, silenceLimit)
+	defer cancel()
+	r, err := f.client().ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{f.topic: unknown}})
+	if err != nil {
+		return err
+	}
+	for _, p := range r.Topics[f.topic] {
+		if p.Error != nil {
+			return fmt.Errorf("partition %d: %w", p.Partition, p.Error)
+		}
+		for _, feed := range feeds {
+			if feed.tracker.partition == p.Partition && feed.from < 0 {
+				feed.from = p.FirstOffset
+			}
+		}
+	}
+	return nil
 }
 
 // renew makes the next question for the leaders go to a broker.
@@ -193,6 +224,9 @@ func (f *fetcher) readFrom(feeds []*feed) (rest []*feed, fetched bool, err error
 	})
 	defer delivering.Wait()
 	defer close(batches)
+	if err := f.begin(feeds); err != nil {
+		return feeds, false, err
+	}
 	for len(feeds) > 0 {
 		res, err := f.fetch(feeds)
 		if err != nil {

@@ -1,0 +1,121 @@
+package client
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/perceptor/perceptor/record"
+)
+
+// setupBrokers is setup with several brokers. Broker i leads partition i.
+func setupBrokers(t *testing.T, n int32) *bench {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(int(n)), kfake.SeedTopics(n, testTopic), kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	for i := range n {
+		if err := cluster.MoveTopicPartition(testTopic, i, i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := setupOn(t, cluster.ListenAddrs(), testTopic)
+	b.kafka = cluster
+	return b
+}
+
+// onFetch calls f with each fetch and the broker that it came to.
+func (b *bench) onFetch(f func(broker int32, r *kmsg.FetchRequest)) {
+	b.kafka.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		b.kafka.KeepControl()
+		f(b.kafka.CurrentNode(), r.(*kmsg.FetchRequest)) //nolint:forcetypeassert // by the key
+		return nil, nil, false
+	})
+}
+
+func TestThePartitionsOfABrokerAreReadByCommonRequests(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 6)
+	var mu sync.Mutex
+	var asked []int // partitions of each fetch
+	b.onFetch(func(_ int32, r *kmsg.FetchRequest) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, len(r.Topics[0].Partitions))
+	})
+	var c counter
+	b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
+	b.publish(manyRuns(30, "count")...)
+	b.awaitHandled(&c, 30)
+	b.awaitCommitted()
+	mu.Lock()
+	defer mu.Unlock()
+	if slices.Min(asked) != 6 || slices.Max(asked) != 6 {
+		t.Errorf("fetches asked for %v partitions, want all six in each", asked)
+	}
+}
+
+// TestABrokerThatHangsHoldsUpItsOwnPartitions lets one of two brokers answer no fetch. The other
+// one takes over its partition later.
+func TestABrokerThatHangsHoldsUpItsOwnPartitions(t *testing.T) {
+	t.Parallel()
+	b := setupBrokers(t, 2)
+	end := make(chan struct{})
+	t.Cleanup(func() { close(end) })
+	b.onFetch(func(broker int32, _ *kmsg.FetchRequest) {
+		if broker == 0 {
+			b.kafka.SleepControl(func() { <-end })
+		}
+	})
+	var c counter
+	b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
+	pubs := manyRuns(20, "count")
+	b.publish(pubs...)
+	reachable := 0
+	for _, p := range pubs {
+		reachable += record.Partition(p.Task, 12) % 2
+	}
+	if reachable == 0 || reachable == len(pubs) {
+		t.Fatalf("%d of %d runs are on the partition of the other broker", reachable, len(pubs))
+	}
+	began := time.Now()
+	b.awaitHandled(&c, reachable)
+	if took := time.Since(began); took > silenceLimit {
+		t.Errorf("the partition of the other broker was read after %v", took)
+	}
+	if err := b.kafka.MoveTopicPartition(testTopic, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitHandled(&c, len(pubs))
+}
+
+// TestAPartitionFollowsItsLeader moves partitions while records arrive.
+func TestAPartitionFollowsItsLeader(t *testing.T) {
+	t.Parallel()
+	b := setupBrokers(t, 3)
+	var c counter
+	b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
+	total := 0
+	for round := range int32(4) {
+		pubs := manyRuns(total+12, "count")[total:]
+		total += len(pubs)
+		b.publish(pubs...)
+		b.awaitHandled(&c, total)
+		for p := range int32(3) {
+			if err := b.kafka.MoveTopicPartition(testTopic, p, (p+round+1)%3); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for id, n := range c.runs {
+		if n != 1 {
+			t.Errorf("run %s was handled %d times, want once", id, n)
+		}
+	}
+}
