@@ -47,17 +47,18 @@ test-secure: ## run every test with TLS to PostgreSQL, and whole installations w
 	PERCEPTOR_TEST_SECURE=1 $(MAKE) --no-print-directory test
 
 # Three packages run at a time: more would only wait for the processor, and for servers that do. The packages
-# that take longest (FIRST) start first, in this order. The packages in ALONE measure times: dispatch runs by
-# itself, and beside loadtest run only the light packages in LIGHT, one after another, and those in PATIENT, which
-# need a processor only, with what the others leave of it. The tests of loadtest wait for most of their time, so three
-# run at once. All tests are compiled before the first one runs, because compiling disturbs tests that measure
-# time. go vet is part of check, and test runs do not repeat it. All tests together are bound by the processor, so they trade memory for time (GOGC), their binaries have no tables
-# for debuggers (-w), which take the linker as long as the rest, and the programs that loadtest starts have no race
-# detector, except in test-long.
+# that take longest (FIRST) start first, in this order, in which those that compute run beside those that wait.
+# The packages in ALONE measure times: dispatch runs by itself, and beside loadtest run only the light packages
+# in LIGHT, one after another, and those in PATIENT, which need a processor only, with what the others leave of
+# it. The tests of loadtest wait for most of their time, so three run at once. All tests are compiled before the
+# first one runs, because compiling disturbs tests that measure time. go vet is part of check, and test runs do
+# not repeat it. All tests together are bound by the processor, so they trade memory for time (GOGC), their
+# binaries have no tables for debuggers (-w), which take the linker as long as the rest, and the programs that
+# loadtest starts have no race detector, except in test-long.
 ALONE := /(dispatch|loadtest)$$
 LIGHT := /(examples|internal/testenv|delivery|console|loadtest/compare|cmd/taskd)$$
 PATIENT := /(schedule|store/pack)$$
-FIRST := store/shards internal/dev client cmd/perceptorctl assign
+FIRST := store/shards internal/mutation client internal/timingspec internal/dev internal/virtualtest assign cmd/perceptorctl
 GOTEST = env GOGC=$${GOGC:-300} go test -vet=off -ldflags=-w -timeout $(TIMEOUT)
 
 .PHONY: compile-tests
