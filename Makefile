@@ -10,6 +10,7 @@ TIMEOUT  ?= 20m
 RACE     ?= -race
 FUZZTIME ?= 10s
 BENCH    ?= .
+ROUNDS   ?= 5
 
 TOOL    := go tool -modfile=tools/go.mod
 TESTENV := bin/testenv
@@ -128,6 +129,10 @@ verify: ## fail when generated code, go.mod or go.sum is not up to date
 .PHONY: bench
 bench: $(TESTENV) ## run the benchmarks that match BENCH (default all)
 	$(SERVERS) go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 1h $(PACKAGES)
+
+.PHONY: bench-compare
+bench-compare: ## run a burst of the same jobs on other schedulers and on Perceptor, in turns, ROUNDS times (default 5)
+	go run ./loadtest compare --burst --rounds $(ROUNDS)
 
 .PHONY: screenshots
 screenshots: $(TESTENV) ## take the pictures of the console in docs/console with Chromium
