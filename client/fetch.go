@@ -204,8 +204,8 @@ func (f *fetcher) renew() {
 	}
 }
 
-// A part is what a fetch found of a partition: records, or an error for which the partition
-// leaves the loop.
+// A part is what a fetch found of a partition: records, and an error for which the partition
+// leaves the loop after them.
 type part struct {
 	*feed
 	records []kafka.Message
@@ -232,10 +232,7 @@ func (f *fetcher) readFrom(feeds []*feed) (rest []*feed, fetched bool, err error
 		if err != nil {
 			return feeds, fetched, err
 		}
-		parts, err := partsOf(res, feeds)
-		if err != nil {
-			return feeds, fetched, err
-		}
+		parts := partsOf(res, feeds)
 		fetched = true
 		feeds = slices.DeleteFunc(slices.Clone(feeds), func(one *feed) bool {
 			return slices.ContainsFunc(parts, func(p part) bool { return p.feed == one && p.err != nil })
@@ -288,7 +285,7 @@ func (f *fetcher) fetch(feeds []*feed) (*fetch.Response, error) {
 
 // partsOf returns what a response has of the partitions that were asked for, and moves their
 // offsets. It leaves out those without news.
-func partsOf(r *fetch.Response, feeds []*feed) (parts []part, err error) {
+func partsOf(r *fetch.Response, feeds []*feed) (parts []part) {
 	for _, topic := range r.Topics {
 		for i := range topic.Partitions {
 			p := &topic.Partitions[i]
@@ -302,20 +299,19 @@ func partsOf(r *fetch.Response, feeds []*feed) (parts []part, err error) {
 				continue
 			}
 			records, err := recordsOf(p, f.from)
-			if err != nil {
-				return nil, err
-			}
 			if n := len(records); n > 0 {
 				f.from = records[n-1].Offset + 1
-				parts = append(parts, part{feed: f, records: records})
+			}
+			if len(records) > 0 || err != nil {
+				parts = append(parts, part{feed: f, records: records, err: err})
 			}
 		}
 	}
-	return parts, nil
+	return parts
 }
 
 // recordsOf returns the records of a partition from an offset on: those before it in the same
-// batch come with them.
+// batch come with them. With an error it returns those before the one that cannot be read.
 func recordsOf(p *fetch.ResponsePartition, from int64) (all []kafka.Message, err error) {
 	if p.RecordSet.Records == nil {
 		return nil, nil
@@ -326,7 +322,7 @@ func recordsOf(p *fetch.ResponsePartition, from int64) (all []kafka.Message, err
 			return all, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("partition %d: %w", p.Partition, err)
+			return all, err
 		}
 		value, err := protocol.ReadAll(r.Value)
 		for _, b := range []protocol.Bytes{r.Key, r.Value} {
@@ -335,7 +331,7 @@ func recordsOf(p *fetch.ResponsePartition, from int64) (all []kafka.Message, err
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("partition %d: %w", p.Partition, err)
+			return all, err
 		}
 		if r.Offset >= from {
 			all = append(all, kafka.Message{Partition: int(p.Partition), Offset: r.Offset, Value: value, Headers: r.Headers})
@@ -348,17 +344,6 @@ func recordsOf(p *fetch.ResponsePartition, from int64) (all []kafka.Message, err
 func (f *fetcher) deliverAll(parts []part) {
 	var again []*feed
 	for _, p := range parts {
-		switch {
-		case f.ctx.Err() != nil:
-			return
-		case errors.Is(p.err, kafka.OffsetOutOfRange):
-			f.afterGap(f.ctx, f.g, p.feed)
-		case p.err != nil:
-			f.report(fmt.Sprintf("reading partition %d", p.tracker.partition), p.err)
-		}
-		if p.err != nil {
-			again = append(again, p.feed)
-		}
 		for _, m := range p.records {
 			if !f.l.engine.admit(f.ctx) || !f.l.keys.trusted(f.ctx, f.untrusted) {
 				f.stop() // the listener stops
@@ -367,6 +352,17 @@ func (f *fetcher) deliverAll(parts []part) {
 			p.next = f.checkGap(m, p.next)
 			f.deliver(f.ctx, p.tracker, m)
 		}
+		switch {
+		case f.ctx.Err() != nil:
+			return
+		case p.err == nil:
+			continue
+		case errors.Is(p.err, kafka.OffsetOutOfRange):
+			f.afterGap(f.ctx, f.g, p.feed)
+		default:
+			f.report(fmt.Sprintf("reading partition %d", p.tracker.partition), p.err)
+		}
+		again = append(again, p.feed)
 	}
 	if len(again) > 0 {
 		f.working.Go(func() { f.readLater(again) })

@@ -1,11 +1,14 @@
 package client
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/fetch"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -116,6 +119,43 @@ func TestAPartitionFollowsItsLeader(t *testing.T) {
 	for id, n := range c.runs {
 		if n != 1 {
 			t.Errorf("run %s was handled %d times, want once", id, n)
+		}
+	}
+}
+
+// brokenRecords has records up to the one that cannot be read.
+type brokenRecords struct{ next, broken int64 }
+
+var errBroken = errors.New("broken")
+
+func (r *brokenRecords) ReadRecord() (*protocol.Record, error) {
+	if r.next == r.broken {
+		return nil, errBroken
+	}
+	r.next++
+	return &protocol.Record{Offset: r.next - 1, Value: protocol.NewBytes([]byte("v"))}, nil
+}
+
+// TestARecordThatCannotBeReadHidesNoOther has one partition with a broken record between two
+// whole ones.
+func TestARecordThatCannotBeReadHidesNoOther(t *testing.T) {
+	response, feeds := &fetch.Response{Topics: []fetch.ResponseTopic{{}}}, []*feed{}
+	for p, records := range []protocol.RecordReader{
+		protocol.NewRecordReader(protocol.Record{Offset: 7}, protocol.Record{Offset: 8}), &brokenRecords{5, 9}, nil,
+		protocol.NewRecordReader(protocol.Record{Offset: 2}),
+	} {
+		feeds = append(feeds, &feed{tracker: newTracker(p, 7), next: 7, from: 7})
+		response.Topics[0].Partitions = append(response.Topics[0].Partitions, fetch.ResponsePartition{
+			Partition: int32(p), RecordSet: protocol.RecordSet{Records: records},
+		})
+	}
+	parts := partsOf(response, feeds)
+	if len(parts) != 2 || len(parts[0].records) != 2 || parts[0].err != nil || len(parts[1].records) != 2 || !errors.Is(parts[1].err, errBroken) {
+		t.Fatalf("parts = %+v, want two records of each of two partitions, and an error of the second", parts)
+	}
+	for i, want := range []int64{9, 9, 7, 7} {
+		if feeds[i].from != want || feeds[i].next != 7 {
+			t.Errorf("partition %d is read from %d on, delivered up to %d, want %d and 7", i, feeds[i].from, feeds[i].next, want)
 		}
 	}
 }
