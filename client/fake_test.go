@@ -221,7 +221,13 @@ type bench struct {
 
 func setup(t testing.TB, partitions int32) *bench {
 	t.Helper()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(partitions, testTopic), kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	return setupBrokers(t, 1, partitions)
+}
+
+// setupBrokers is setup with several brokers.
+func setupBrokers(t testing.TB, brokers int, partitions int32) *bench {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.SeedTopics(partitions, testTopic), kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,8 +100,7 @@ func (f *fetcher) read(feeds []*feed) {
 			}
 			feeds = feeds[:1]
 		}
-		sleep(f.ctx, f.times.backoff)
-		f.renew()
+		f.pause()
 	}
 }
 
@@ -116,9 +115,15 @@ func connectionFailed(err error) bool {
 
 // readLater is read for partitions that could not be read.
 func (f *fetcher) readLater(feeds []*feed) {
+	f.pause()
+	f.read(feeds)
+}
+
+// pause waits for a moment after a failure, and makes the next question for the leaders go to a
+// broker.
+func (f *fetcher) pause() {
 	sleep(f.ctx, f.times.backoff)
 	f.renew()
-	f.read(feeds)
 }
 
 // byLeader groups partitions by the broker to read them from. Those without a leader are looked
@@ -166,29 +171,22 @@ func (f *fetcher) client() *kafka.Client { return &kafka.Client{Addr: f.addr, Tr
 
 // begin finds the first offsets of partitions of one leader that are read from there.
 func (f *fetcher) begin(feeds []*feed) error {
-	var unknown []kafka.OffsetRequest
+	var unknown []int
 	for _, feed := range feeds {
 		if feed.from < 0 {
-			unknown = append(unknown, kafka.FirstOffsetOf(feed.tracker.partition))
+			unknown = append(unknown, feed.tracker.partition)
 		}
 	}
 	if len(unknown) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(f.ctx, silenceLimit)
-	defer cancel()
-	r, err := f.client().ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{f.topic: unknown}})
+	ranges, err := f.ranges(f.ctx, unknown...)
 	if err != nil {
 		return err
 	}
-	for _, p := range r.Topics[f.topic] {
-		if p.Error != nil {
-			return fmt.Errorf("partition %d: %w", p.Partition, p.Error)
-		}
-		for _, feed := range feeds {
-			if feed.tracker.partition == p.Partition && feed.from < 0 {
-				feed.from = p.FirstOffset
-			}
+	for _, feed := range feeds {
+		if feed.from < 0 {
+			feed.from = ranges[feed.tracker.partition].First
 		}
 	}
 	return nil
@@ -358,7 +356,7 @@ func (f *fetcher) deliverAll(parts []part) {
 		case p.err == nil:
 			continue
 		case errors.Is(p.err, kafka.OffsetOutOfRange):
-			f.afterGap(f.ctx, f.g, p.feed)
+			f.afterGap(p.feed)
 		default:
 			f.report(fmt.Sprintf("reading partition %d", p.tracker.partition), p.err)
 		}

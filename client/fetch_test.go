@@ -9,27 +9,20 @@ import (
 
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/fetch"
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/perceptor/perceptor/record"
 )
 
-// setupBrokers is setup with several brokers. Broker i leads partition i.
-func setupBrokers(t *testing.T, n int32) *bench {
+// setupLeaders is setup with n brokers, of which broker i leads partition i.
+func setupLeaders(t *testing.T, n int32) *bench {
 	t.Helper()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(int(n)), kfake.SeedTopics(n, testTopic), kfake.GroupMinSessionTimeout(100*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cluster.Close)
+	b := setupBrokers(t, int(n), n)
 	for i := range n {
-		if err := cluster.MoveTopicPartition(testTopic, i, i); err != nil {
+		if err := b.kafka.MoveTopicPartition(testTopic, i, i); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b := setupOn(t, cluster.ListenAddrs(), testTopic)
-	b.kafka = cluster
 	return b
 }
 
@@ -68,7 +61,7 @@ func TestThePartitionsOfABrokerAreReadByCommonRequests(t *testing.T) {
 // one takes over its partition later.
 func TestABrokerThatHangsHoldsUpItsOwnPartitions(t *testing.T) {
 	t.Parallel()
-	b := setupBrokers(t, 2)
+	b := setupLeaders(t, 2)
 	end := make(chan struct{})
 	t.Cleanup(func() { close(end) })
 	b.onFetch(func(broker int32, _ *kmsg.FetchRequest) {
@@ -101,7 +94,7 @@ func TestABrokerThatHangsHoldsUpItsOwnPartitions(t *testing.T) {
 // TestAPartitionFollowsItsLeader moves partitions while records arrive.
 func TestAPartitionFollowsItsLeader(t *testing.T) {
 	t.Parallel()
-	b := setupBrokers(t, 3)
+	b := setupLeaders(t, 3)
 	var c counter
 	b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
 	total := 0

@@ -2,9 +2,7 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/segmentio/kafka-go"
 )
@@ -30,26 +28,28 @@ func (c *consumer) checkGap(m kafka.Message, next int64) int64 {
 // read, and the tracker for it. If the partition ends before that offset, offsets begin anew, and
 // so does the tracker; runs that are read again are recognised as duplicates. afterGap looks
 // twice, because a new leader may not know the end of its partition at first.
-func (c *consumer) afterGap(ctx context.Context, g *generation, f *feed) {
+func (f *fetcher) afterGap(feed *feed) {
+	partition := feed.tracker.partition
 	for look := 1; ; look++ {
-		o, err := c.rangeOf(ctx, f.tracker.partition)
-		o.Next = f.from
+		ranges, err := f.ranges(f.ctx, partition)
+		o := ranges[partition]
+		o.Next = feed.from
 		switch {
-		case ctx.Err() != nil:
+		case f.ctx.Err() != nil:
 			return
 		case err != nil:
-			c.report(fmt.Sprintf("reading the offsets of partition %d", f.tracker.partition), err)
+			f.report(fmt.Sprintf("reading the offsets of partition %d", partition), err)
 			return
-		case f.from <= o.End:
-			f.from = max(f.from, o.First) // the next record tells that some are missing
+		case feed.from <= o.End:
+			feed.from = max(feed.from, o.First) // the next record tells that some are missing
 			return
 		case look == 2:
-			c.outOfRange(o)
-			f.tracker = c.restart(g, f.tracker.partition)
-			f.next, f.from = kafka.FirstOffset, o.First
+			f.outOfRange(o)
+			feed.tracker = f.restart(f.g, partition)
+			feed.next, feed.from = kafka.FirstOffset, o.First
 			return
 		}
-		sleep(ctx, c.times.backoff)
+		sleep(f.ctx, f.times.backoff)
 	}
 }
 
@@ -66,33 +66,31 @@ func (c *consumer) outOfRange(o OutOfRange) {
 	}
 }
 
-// rangeOf asks the leader of a partition which offsets it has. It asks each broker for the
-// leader until one answers.
-func (c *consumer) rangeOf(ctx context.Context, partition int) (OutOfRange, error) {
-	o := OutOfRange{Partition: partition}
-	var failed []error
-	for _, broker := range c.brokers.get() {
-		var err error
-		if o.First, o.End, err = c.offsetsBy(ctx, broker, partition); err == nil {
-			return o, nil
-		}
-		failed = append(failed, err)
-	}
-	return o, errors.Join(failed...)
-}
-
-func (c *consumer) offsetsBy(ctx context.Context, broker string, partition int) (first, end int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, kafkaTimeout)
+// ranges asks the leaders of partitions which offsets these have.
+func (f *fetcher) ranges(ctx context.Context, partitions ...int) (map[int]OutOfRange, error) {
+	ctx, cancel := context.WithTimeout(ctx, silenceLimit)
 	defer cancel()
-	conn, err := c.dialer.DialLeader(ctx, "tcp", broker, c.topic, partition)
+	var ask []kafka.OffsetRequest
+	for _, p := range partitions {
+		ask = append(ask, kafka.FirstOffsetOf(p), kafka.LastOffsetOf(p))
+	}
+	r, err := f.client().ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{f.topic: ask}})
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(kafkaTimeout)); err != nil {
-		return 0, 0, err
+	ranges := map[int]OutOfRange{}
+	for _, p := range r.Topics[f.topic] {
+		if p.Error != nil {
+			return nil, fmt.Errorf("partition %d: %w", p.Partition, p.Error)
+		}
+		ranges[p.Partition] = OutOfRange{Partition: p.Partition, First: p.FirstOffset, End: p.LastOffset}
 	}
-	return conn.ReadOffsets()
+	for _, p := range partitions {
+		if _, known := ranges[p]; !known {
+			return nil, fmt.Errorf("partition %d: %w", p, kafka.UnknownTopicOrPartition)
+		}
+	}
+	return ranges, nil
 }
 
 // restart replaces the tracker of a partition that is read from its start again.
