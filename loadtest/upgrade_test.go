@@ -55,7 +55,7 @@ func TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract(t *testing.T) {
 	w := watchPacks(t, ctx, s.Postgres(), &beside)
 	beside.Go(func() {
 		if err := harness.Sleep(ctx, 7*time.Second); err == nil {
-			if err := migrate(ctx, t.TempDir(), next, s.Postgres()); err != nil {
+			if err := migrate(ctx, t.TempDir(), next, s.Postgres(), 1); err != nil {
 				t.Error(err)
 			}
 		}
@@ -211,7 +211,8 @@ func upgradedStack(t *testing.T, ctx context.Context, base string) *stack.Stack 
 	o.Progress = func(what string) { t.Log(what) }
 	o.Postgres["fsync"], o.Postgres["shared_buffers"] = "off", "256MB"
 	o.Settings = map[string]string{"chores.share": "1", "far.horizon": "2s", "taskd.drain_delay": "200ms"}
-	o.Migrate = func(ctx context.Context, dsn string) error { return migrate(ctx, t.TempDir(), base, dsn) }
+	versions := len(migrationsOf(t, filepath.Dir(base)))
+	o.Migrate = func(ctx context.Context, dsn string) error { return migrate(ctx, t.TempDir(), base, dsn, versions) }
 	s, err := stack.Real(ctx, o)
 	if err != nil {
 		t.Fatal(err)
@@ -224,15 +225,19 @@ func upgradedStack(t *testing.T, ctx context.Context, base string) *stack.Stack 
 	return s
 }
 
-// migrate applies the migrations that programs have and the server does not.
-func migrate(ctx context.Context, dir, programs, dsn string) error {
+// migrate applies the migrations that programs have and the server does not, which must be as
+// many as versions.
+func migrate(ctx context.Context, dir, programs, dsn string, versions int) error {
 	config := filepath.Join(dir, "perceptor.yaml")
 	if err := os.WriteFile(config, fmt.Appendf(nil, "{postgres: {servers: [{dsn: %q}]}}", dsn), 0o600); err != nil {
 		return err
 	}
 	out, err := exec.CommandContext(ctx, filepath.Join(programs, "perceptorctl"), "migrate", "up", "--config", config).CombinedOutput()
-	if err != nil || strings.Contains(string(out), "0 versions applied") {
+	if err != nil {
 		return fmt.Errorf("migrate: %w\n%s", err, out)
+	}
+	if want := fmt.Sprintf(": %d versions applied", versions); strings.Count(string(out), want) != task.Databases {
+		return fmt.Errorf("migrate: want %q for each database\n%s", want, out)
 	}
 	return nil
 }
