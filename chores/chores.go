@@ -142,14 +142,30 @@ func (c *Chores) lost(l *loop) {
 // Promote makes the chores that move tasks towards the near tier due immediately, if this
 // process owns the chores of the database. It never blocks.
 func (c *Chores) Promote(d int) {
-	c.mu.Lock()
-	l := c.loops[d]
-	c.mu.Unlock()
-	if l == nil {
-		return
+	if l := c.loop(d); l != nil {
+		put(l.promote)
 	}
+}
+
+// BulkStarted makes the loop of database d look for bulk operations now, if this process owns
+// its chores. It never blocks.
+func (c *Chores) BulkStarted(d int) {
+	if l := c.loop(d); l != nil {
+		put(l.bulkStarted)
+	}
+}
+
+// loop returns the loop of database d, or nil.
+func (c *Chores) loop(d int) *loop {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.loops[d]
+}
+
+// put leaves a token in ch.
+func put(ch chan struct{}) {
 	select {
-	case l.wake <- struct{}{}:
+	case ch <- struct{}{}:
 	default:
 	}
 }

@@ -510,3 +510,25 @@ func TestPromotionsAreDoneAtOnceWhenSomebodyAsks(t *testing.T) {
 		}
 	})
 }
+
+func TestBulkOperationsAreLookedForAtOnceWhenOneWasStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.idle = true
+		c, stop := start(t, f, Config{}, Events{}, 3)
+		defer stop()
+		time.Sleep(10 * time.Minute)
+		looks := f.count("bulk")
+		time.Sleep(10*time.Minute + time.Millisecond)
+		if n := f.count("bulk") - looks; n < 55 || n > 65 {
+			t.Errorf("%d looks in ten minutes without an operation, want 60", n)
+		}
+		looks = f.count("bulk")
+		c.BulkStarted(3)
+		c.BulkStarted(4) // not owned by this process
+		synctest.Wait()
+		if n := f.count("bulk") - looks; n != 1 {
+			t.Errorf("%d looks after a start, want 1", n)
+		}
+	})
+}

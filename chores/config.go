@@ -170,12 +170,12 @@ func (c *Config) promoteEvery() time.Duration {
 	return min(10*time.Second, max(c.ahead()/20, 10*time.Millisecond))
 }
 
-// bulkEvery is the interval between checks for bulk operations, and bulkRest
-// the interval while there are none. A caller may be waiting for an operation
-// to start.
+// bulkEvery is the interval between checks for bulk operations, and bulkRest the interval
+// while none is open: [Chores.BulkStarted] tells of a new one. If that message is lost, a caller waits
+// so long for an operation to start.
 const (
 	bulkEvery = time.Second
-	bulkRest  = 2 * time.Second
+	bulkRest  = 10 * time.Second
 )
 
 // bulkLimit bounds a step of a bulk operation. Most steps need some seconds, but a dry run

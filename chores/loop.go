@@ -19,11 +19,13 @@ type loop struct {
 	ctx      context.Context
 	abort    context.CancelFunc
 	done     chan struct{}
-	// wake holds a token when promotion and compaction are to run immediately.
-	wake chan struct{}
+	// promote holds a token when promotion and compaction are to run immediately, bulkStarted
+	// when a bulk operation was started.
+	promote, bulkStarted chan struct{}
 
 	dead       deadRound
 	compaction *chore
+	bulk       *chore
 	// round is when the current round of compaction began, by the database's clock, or 0 if
 	// no round has begun. Tasks that were added later belong to the next round.
 	round task.Instant
@@ -84,10 +86,11 @@ func (ch *chore) distance(found work) time.Duration {
 const forever = 1000 * time.Hour
 
 func newLoop(c *Chores, d int, own task.Ownership) *loop {
-	l := &loop{c: c, d: d, own: own, stopping: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	l := &loop{c: c, d: d, own: own, stopping: make(chan struct{}), done: make(chan struct{}), promote: make(chan struct{}, 1), bulkStarted: make(chan struct{}, 1)}
 	l.ctx, l.abort = context.WithCancel(context.Background())
 	cfg := &c.cfg
 	l.compaction = &chore{name: task.CompactLevel0.String(), every: cfg.compactEvery(), step: l.compactStep, maxWait: cfg.ahead() / 4}
+	l.bulk = &chore{name: "bulk", every: bulkEvery, rest: bulkRest, step: l.bulkStep, maxWait: forever, limit: cfg.bulkLimit()}
 	l.list = []*chore{
 		{name: task.CompactPromote.String(), every: cfg.promoteEvery(), rest: cfg.promoteRest(), step: l.compactionStep(task.CompactPromote)},
 		l.compaction,
@@ -98,7 +101,7 @@ func newLoop(c *Chores, d int, own task.Ownership) *loop {
 		{name: "history", every: cfg.HistoryEvery, step: l.historyStep, maxWait: time.Hour},
 		{name: task.CompactMerge.String(), every: cfg.MergeEvery, step: l.compactionStep(task.CompactMerge), maxWait: forever},
 		{name: "purge locator", every: cfg.MergeEvery, step: l.locatorStep, maxWait: forever},
-		{name: "bulk", every: bulkEvery, rest: bulkRest, step: l.bulkStep, maxWait: forever, limit: cfg.bulkLimit()},
+		l.bulk,
 		{name: "stats", every: cfg.StatsEvery, step: l.statsStep, maxWait: time.Minute},
 	}
 	if cfg.PublishDead != nil {
@@ -128,7 +131,7 @@ func (l *loop) run() {
 	defer close(l.done)
 	defer l.abort()
 	for {
-		l.handleWake()
+		l.handleWakes()
 		next, at := l.next(time.Now())
 		if !l.sleep(time.Until(at)) {
 			return
@@ -203,19 +206,27 @@ func (l *loop) sleep(d time.Duration) bool {
 	select {
 	case <-l.stopping:
 		return false
-	case <-l.wake:
+	case <-l.promote:
 		l.makeDue()
+		return true
+	case <-l.bulkStarted:
+		l.bulk.makeDue()
 		return true
 	case <-t.C:
 		return true
 	}
 }
 
-// handleWake handles a wake that came during a step.
-func (l *loop) handleWake() {
+// handleWakes handles wakes that came during a step.
+func (l *loop) handleWakes() {
 	select {
-	case <-l.wake:
+	case <-l.promote:
 		l.makeDue()
+	default:
+	}
+	select {
+	case <-l.bulkStarted:
+		l.bulk.makeDue()
 	default:
 	}
 }
@@ -226,6 +237,14 @@ func (l *loop) makeDue() {
 	now := time.Now()
 	l.list[0].at = earlier(l.list[0].at, now)
 	l.compaction.at = earlier(l.compaction.at, now.Add(-l.compaction.maxWait))
+}
+
+// makeDue makes the chore due now, if it is not waiting after a failure.
+func (ch *chore) makeDue() {
+	ch.idle = 0
+	if ch.failures == 0 {
+		ch.at = earlier(ch.at, time.Now())
+	}
 }
 
 // acquireSlot waits for a slot of the process. It returns false when the loop must end.

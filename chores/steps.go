@@ -73,8 +73,10 @@ func (l *loop) bulkStep(ctx context.Context) (work, error) {
 			l.c.events.Bulk(l.d, &step)
 		}
 		switch {
-		case err != nil || step.Action == 0:
+		case err != nil:
 			return nothing, err
+		case step.Action == 0:
+			return waiting(step.Open), nil
 		case !step.More:
 			return some, nil
 		case time.Since(began) > bulkSlice || ctx.Err() != nil:
@@ -86,6 +88,15 @@ func (l *loop) bulkStep(ctx context.Context) (work, error) {
 		default:
 		}
 	}
+}
+
+// waiting returns the work of a chore that has nothing to do now. If something is open it looks
+// again soon.
+func waiting(open bool) work {
+	if open {
+		return some
+	}
+	return nothing
 }
 
 // locatorPages bounds one purge of the locator.

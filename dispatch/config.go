@@ -115,8 +115,9 @@ type Config struct {
 	// not full. The defaults are 5 ms and 100 ms.
 	MinTick, MaxTick time.Duration
 	// PeekEvery is how often a database that has fired recently is peeked at while no row is
-	// known to be due; the default is 250 ms. MaxSleep is the same for idle databases; the
-	// default is 1 s.
+	// known to be due; the default is 250 ms. MaxSleep is the same for idle databases, and at
+	// least that of databases that have been idle for a minute while hints arrive, which is 5 s;
+	// the default is 1 s.
 	PeekEvery, MaxSleep time.Duration
 	// SweepEvery is the interval between claims without a lower bound; the default is 5 s.
 	// It is six times as long in a database that has been idle for a minute.

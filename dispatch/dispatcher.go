@@ -117,8 +117,12 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 	if database < 0 || database >= len(d.dbs) {
 		return
 	}
+	d.heard(time.Now())
 	d.dbs[database].hint(due)
 }
+
+// Greeted reports that hints arrive, so that idle databases need to be peeked at less often.
+func (d *Dispatcher) Greeted() { d.heard(time.Now()) }
 
 // ClockMoved reports that the clock of the database was set, so everything known by the old
 // clock must be read again. It is meant for virtual clocks; peeks notice the adjustments of

@@ -43,7 +43,8 @@
 // [planner] is the pure part: it decides which step a database takes next. While batches are
 // full, each claim follows the last one immediately. Otherwise the interval between claims
 // adapts to the cost of claims and to the number of busy databases. If no row is due, the
-// loop sleeps until the next due instant, a [Dispatcher.Hint], or a bound.
+// loop sleeps until the next due instant, a [Dispatcher.Hint], or a bound. The bound is longer
+// while hints arrive ([hearing]).
 //
 // With [Config.ClaimAhead] claims go ahead of the clock: they claim rows that become due
 // within that window, and a database is claimed from again when half of it has passed. So no
@@ -86,7 +87,7 @@
 // # Lock order
 //
 // Each mutex belongs to one type, which takes it in its own methods only: [tracker],
-// [planning], [databaseClock], [tenantFlows], [giveUps], and for all databases [pipeline],
+// [planning], [hearing], [databaseClock], [tenantFlows], [giveUps], and for all databases [pipeline],
 // [scheduler], [tokenStore]. They are leaves: while a goroutine holds one, it calls only
 // pure code, so it never holds two. No [Events], no [Store], no [Publisher] and no
 // [Config.Lost] is called under one.
@@ -122,5 +123,6 @@
 // trace.go makes the traces of deliveries. ownership.go acquires, releases and drops shards, unread.go
 // reads what their outbox has beyond the first part, and transactions.go admits transactions.
 // database.go and dispatcher.go join the parts; the pipeline reports confirmed records to
-// the dispatcher ([settler]). hinter.go and hints.go send and receive hints.
+// the dispatcher ([settler]). hinter.go and hints.go send and receive hints,
+// and hearing.go knows whether they arrive.
 package dispatch

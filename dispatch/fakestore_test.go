@@ -615,6 +615,12 @@ func (s *fakeStore) lastClaim() task.ClaimRequest {
 	return s.claims[len(s.claims)-1]
 }
 
+func (s *fakeStore) peekCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.peeks
+}
+
 func (s *fakeStore) claimCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

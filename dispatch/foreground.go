@@ -113,7 +113,9 @@ func (f *foreground) peek(ctx context.Context) {
 	now := time.Now()
 	clock, wasSet := f.clock.peeked(start, now, k.Now)
 	f.tellClock()
-	f.planning.peeked(req.From, start, now, k)
+	if f.planning.peeked(req.From, start, now, k, f.hears(now)) {
+		f.missed(now)
+	}
 	if k.ExcludedDue != 0 {
 		f.flows.hint(f.planning.claimTime(k.ExcludedDue), k.ExcludedDue)
 	}

@@ -10,34 +10,47 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Owners is a source of the shards' owners. It may omit shards without an owner.
+// Owners is a source of the owners of items: of the shards, and of the databases' chores
+// ([task.ChoresShard]). It may omit items without an owner.
 type Owners interface {
 	Owners(ctx context.Context) (map[task.Shard]task.Owner, error)
 }
 
 // Bounds of a [Hinter].
 const (
-	ownersEvery = time.Second            // at least, between two readings of Owners
+	ownersEvery = time.Second            // at least, between two readings of Owners for urgent hints
 	ownersWait  = time.Second            // for one reading
 	hintEvery   = 5 * time.Millisecond   // between two datagrams for one database
 	sendWait    = 100 * time.Millisecond // for all datagrams of one send
-	// hintAhead is how far ahead hints are sent: the owner finds later rows by itself.
-	hintAhead = 2 * time.Second
+	// hintAhead is how far ahead hints are sent: the owner finds later rows by itself, since
+	// it sleeps for less ([longestSleep]).
+	hintAhead = 7 * time.Second
+	// A hint of a row that is due within urgent is sent at once. Others are gathered for
+	// gatherHints, which is less than urgent, and sent to owners that are up to knownFor old.
+	urgent      = time.Second
+	gatherHints = 250 * time.Millisecond
+	knownFor    = 30 * time.Second
+	// greetEvery is the interval of greetings.
+	greetEvery = 10 * time.Second
 )
 
-// A Hinter tells the owners of shards about added tasks, so that they need not poll for
-// them. It is best effort: no guarantee depends on a hint.
+// A Hinter tells the owners of shards about added tasks, and those of chores about started
+// bulk operations, so that they need not poll for them. It greets all owners, so that they know
+// that hints arrive and may sleep longer. It is best effort: no guarantee depends on a hint.
 type Hinter struct {
 	owners Owners
-	wake   chan struct{}
+	// wake has a token if something is to be sent at once, later if something is to be sent
+	// within gatherHints.
+	wake, later chan struct{}
 
-	mu  sync.Mutex
-	due map[int]task.Instant
+	mu   sync.Mutex
+	due  map[int]task.Instant
+	bulk map[int]bool
 
 	// Only Run uses these.
 	conn    net.PacketConn
 	sender  uint64
-	sent    time.Time // of the last send; strictly increasing
+	sent    time.Time // of the last datagram; strictly increasing
 	targets map[int][]target
 	readAt  time.Time
 }
@@ -50,13 +63,17 @@ type target struct {
 
 // NewHinter returns a hinter. It sends hints while Run runs.
 func NewHinter(owners Owners) *Hinter {
-	return &Hinter{owners: owners, sender: rand.Uint64(), wake: make(chan struct{}, 1), due: make(map[int]task.Instant)}
+	return &Hinter{
+		owners: owners, sender: rand.Uint64(), wake: make(chan struct{}, 1), later: make(chan struct{}, 1),
+		due: make(map[int]task.Instant), bulk: make(map[int]bool),
+	}
 }
 
 // Hint queues a hint that a row in the database is due at the given instant. It never blocks
 // and may be called concurrently, also before and after Run.
 func (h *Hinter) Hint(database int, due task.Instant) {
-	if database < 0 || database >= task.Databases || due > task.At(time.Now().Add(hintAhead)) {
+	now := time.Now()
+	if database < 0 || database >= task.Databases || due > task.At(now.Add(hintAhead)) {
 		return
 	}
 	h.mu.Lock()
@@ -64,8 +81,29 @@ func (h *Hinter) Hint(database int, due task.Instant) {
 		h.due[database] = due
 	}
 	h.mu.Unlock()
+	if due <= task.At(now.Add(urgent)) {
+		put(h.wake)
+	} else {
+		put(h.later)
+	}
+}
+
+// BulkStarted queues a hint that a bulk operation was started in the database. It never blocks
+// and may be called concurrently, also before and after Run.
+func (h *Hinter) BulkStarted(database int) {
+	if database < 0 || database >= task.Databases {
+		return
+	}
+	h.mu.Lock()
+	h.bulk[database] = true
+	h.mu.Unlock()
+	put(h.wake)
+}
+
+// put leaves a token in c.
+func put(c chan struct{}) {
 	select {
-	case h.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -80,34 +118,81 @@ func (h *Hinter) Run(ctx context.Context) error {
 	}
 	defer conn.Close()
 	h.conn = conn
+	greetings := time.NewTicker(greetEvery)
+	defer greetings.Stop()
+	h.greet(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-greetings.C:
+			h.greet(ctx)
+			continue
+		case <-h.later:
+			h.gather(ctx)
 		case <-h.wake:
+			h.refresh(ctx, ownersEvery)
 		}
-		h.send(ctx)
+		h.send()
 		if !pause(ctx, hintEvery) {
 			return nil
 		}
 	}
 }
 
-func (h *Hinter) send(ctx context.Context) {
+// gather waits for more hints that are not urgent, until one is.
+func (h *Hinter) gather(ctx context.Context) {
+	t := time.NewTimer(gatherHints)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-h.wake:
+		h.refresh(ctx, ownersEvery)
+	case <-t.C:
+		h.refresh(ctx, knownFor)
+	}
+}
+
+// send sends what is queued.
+func (h *Hinter) send() {
 	h.mu.Lock()
-	due := h.due
-	h.due = make(map[int]task.Instant, len(due))
+	due, bulk := h.due, h.bulk
+	h.due, h.bulk = make(map[int]task.Instant, len(due)), make(map[int]bool)
 	h.mu.Unlock()
-	h.refresh(ctx)
-	// A send to a local network does not block; the deadline is for the rare case of a full
-	// buffer.
-	_ = h.conn.SetWriteDeadline(time.Now().Add(sendWait))
-	h.sent = later(time.Now(), h.sent)
+	h.sendSoon()
 	for database, instant := range due {
-		hint := hint{database: database, due: instant, sender: h.sender, sent: h.sent}
-		for _, t := range h.targets[database] {
-			_, _ = h.conn.WriteTo(hint.append(make([]byte, 0, hintSize), t.key), t.addr)
+		h.sendTo(h.targets[database], hint{database: database, due: instant})
+	}
+	for database := range bulk {
+		h.sendTo(h.targets[database], hint{kind: hintBulk, database: database})
+	}
+}
+
+// greet sends a greeting to each receiver once.
+func (h *Hinter) greet(ctx context.Context) {
+	h.refresh(ctx, knownFor)
+	h.sendSoon()
+	greeted := make(map[string]bool)
+	for _, targets := range h.targets {
+		for _, t := range targets {
+			if !greeted[t.key] {
+				greeted[t.key] = true
+				h.sendTo([]target{t}, hint{kind: hintGreeting})
+			}
 		}
+	}
+}
+
+// sendSoon sets the deadline of what is sent next. A send to a local network does not block;
+// the deadline is for the rare case of a full buffer.
+func (h *Hinter) sendSoon() { _ = h.conn.SetWriteDeadline(time.Now().Add(sendWait)) }
+
+// sendTo sends a hint to the targets.
+func (h *Hinter) sendTo(targets []target, of hint) {
+	h.sent = later(time.Now(), h.sent)
+	of.sender, of.sent = h.sender, h.sent
+	for _, t := range targets {
+		_, _ = h.conn.WriteTo(of.append(make([]byte, 0, hintSize), t.key), t.addr)
 	}
 }
 
@@ -120,11 +205,11 @@ func later(now, last time.Time) time.Time {
 	return now
 }
 
-// refresh reads the owners if the last reading is older than ownersEvery. After an error it
-// keeps the previous addresses.
-func (h *Hinter) refresh(ctx context.Context) {
+// refresh reads the owners if the last reading is older than age. After an error it keeps the
+// previous addresses.
+func (h *Hinter) refresh(ctx context.Context, age time.Duration) {
 	now := time.Now()
-	if !h.readAt.IsZero() && now.Sub(h.readAt) < ownersEvery {
+	if !h.readAt.IsZero() && now.Sub(h.readAt) < age {
 		return
 	}
 	h.readAt = now
@@ -135,6 +220,14 @@ func (h *Hinter) refresh(ctx context.Context) {
 		return
 	}
 	h.targets = targetsOf(owners)
+}
+
+// databaseOf returns the database of a shard, or of the item that stands for its chores.
+func databaseOf(s task.Shard) int {
+	if s >= task.Shards {
+		return int(s) - task.Shards
+	}
+	return s.Database()
 }
 
 // targetsOf returns the distinct receivers among the owners in each database. An owner
@@ -148,7 +241,7 @@ func targetsOf(owners map[task.Shard]task.Owner) map[int][]target {
 	resolved := make(map[string]net.Addr)
 	targets := make(map[int][]target)
 	for s, o := range owners {
-		p := place{s.Database(), o.HintAddr, o.HintKey}
+		p := place{databaseOf(s), o.HintAddr, o.HintKey}
 		if o.HintAddr == "" || o.HintKey == "" || seen[p] {
 			continue
 		}

@@ -26,9 +26,12 @@ import (
 //
 //	0  magic number          4    16  sender      8  drawn by each sender
 //	4  version               1    24  sent        8  in us since 1970, by the sender's clock
-//	5  zero                  1    32  code       16  HMAC-SHA256 of what precedes it, cut
+//	5  kind                  1    32  code       16  HMAC-SHA256 of what precedes it, cut
 //	6  database              2
 //	8  due, ms since 1970    8
+//
+// The kinds are: 0, a row is due; 1, a greeting, which says only that hints arrive; 2, a bulk
+// operation was started in the database. due is 0 except in the first.
 //
 // A receiver accepts what a sender says about a database only if it was sent after all that
 // it has accepted from it, and within replayWindow of its own clock. So a datagram that was
@@ -36,7 +39,7 @@ import (
 // that differ by more than the window turn hints off, which costs lateness and no run.
 const (
 	hintMagic   uint32 = 0x50524348 // "PRCH"
-	hintVersion byte   = 2
+	hintVersion byte   = 3
 
 	hintBody = 32
 	hintCode = 16
@@ -49,8 +52,18 @@ const (
 	maxSenders = 4096
 )
 
+// hintKind is what a hint says.
+type hintKind byte
+
+const (
+	hintDue hintKind = iota
+	hintGreeting
+	hintBulk
+)
+
 // hint is the content of a datagram.
 type hint struct {
+	kind     hintKind
 	database int
 	due      task.Instant
 	sender   uint64
@@ -60,7 +73,7 @@ type hint struct {
 // append appends the datagram of h to b, which is empty.
 func (h hint) append(b []byte, key string) []byte {
 	b = binary.BigEndian.AppendUint32(b, hintMagic)
-	b = append(b, hintVersion, 0)
+	b = append(b, hintVersion, byte(h.kind))
 	b = binary.BigEndian.AppendUint16(b, uint16(h.database))
 	b = binary.BigEndian.AppendUint64(b, uint64(h.due))
 	b = binary.BigEndian.AppendUint64(b, h.sender)
@@ -81,10 +94,10 @@ func parseHint(b []byte, key string) (h hint, ok bool) {
 		return hint{}, false
 	}
 	h = hint{
-		database: int(binary.BigEndian.Uint16(b[6:])), due: task.Instant(binary.BigEndian.Uint64(b[8:])),
+		kind: hintKind(b[5]), database: int(binary.BigEndian.Uint16(b[6:])), due: task.Instant(binary.BigEndian.Uint64(b[8:])),
 		sender: binary.BigEndian.Uint64(b[16:]), sent: time.UnixMicro(int64(binary.BigEndian.Uint64(b[24:]))),
 	}
-	return h, h.database < task.Databases && h.due >= 0
+	return h, h.kind <= hintBulk && h.database < task.Databases && h.due >= 0
 }
 
 // heard remembers what was sent last, to recognise replays. It is not for concurrent use.
@@ -148,9 +161,18 @@ func (h *Hints) Key() string { return h.key }
 // replays.
 func (h *Hints) Refused() int64 { return h.refused.Load() }
 
-// Run calls wake, such as [Dispatcher.Hint], for each hint until ctx ends. Then it closes
-// the socket and returns nil.
-func (h *Hints) Run(ctx context.Context, wake func(database int, due task.Instant)) error {
+// A Receiver is told what hints say. Its methods must not block.
+type Receiver interface {
+	// Hint says that a row in the database is due at the instant.
+	Hint(database int, due task.Instant)
+	// Greeted says that hints arrive.
+	Greeted()
+	// BulkStarted says that a bulk operation was started in the database.
+	BulkStarted(database int)
+}
+
+// Run tells to what each hint says until ctx ends. Then it closes the socket and returns nil.
+func (h *Hints) Run(ctx context.Context, to Receiver) error {
 	stop := context.AfterFunc(ctx, func() { _ = h.conn.Close() })
 	defer stop()
 	defer h.conn.Close()
@@ -173,7 +195,18 @@ func (h *Hints) Run(ctx context.Context, wake func(database int, due task.Instan
 			h.refused.Add(1)
 			continue
 		}
-		wake(hint.database, hint.due)
+		hint.tell(to)
+	}
+}
+
+func (h hint) tell(to Receiver) {
+	switch h.kind {
+	case hintDue:
+		to.Hint(h.database, h.due)
+	case hintGreeting:
+		to.Greeted()
+	case hintBulk:
+		to.BulkStarted(h.database)
 	}
 }
 

@@ -119,10 +119,20 @@ func (o *fakeOwners) Owners(context.Context) (map[task.Shard]task.Owner, error) 
 	return o.owners, o.err
 }
 
+// gotHint is a hint that was received. due is bulkStarted for a bulk operation.
 type gotHint struct {
 	database int
 	due      task.Instant
 }
+
+const bulkStarted task.Instant = -1
+
+// recorded sends what it is told to the channel, except greetings, which come at any time.
+type recorded chan gotHint
+
+func (r recorded) Hint(database int, due task.Instant) { r <- gotHint{database, due} }
+func (r recorded) BulkStarted(database int)            { r <- gotHint{database, bulkStarted} }
+func (r recorded) Greeted()                            {}
 
 // listen opens an address and returns its owner and a channel with the hints that it receives.
 func listen(t *testing.T) (owner task.Owner, hints chan gotHint) {
@@ -133,7 +143,7 @@ func listen(t *testing.T) (owner task.Owner, hints chan gotHint) {
 	}
 	hints = make(chan gotHint, 1000)
 	inBackground(t, func(ctx context.Context) error {
-		return h.Run(ctx, func(database int, due task.Instant) { hints <- gotHint{database, due} })
+		return h.Run(ctx, recorded(hints))
 	})
 	return task.Owner{HintAddr: h.Addr(), HintKey: h.Key()}, hints
 }
@@ -209,12 +219,14 @@ func TestHinterKeepsTheOwnersItKnowsWhenTheyCannotBeRead(t *testing.T) {
 	defer conn.Close()
 	h.conn = conn
 	h.Hint(0, 1)
-	h.send(t.Context())
+	h.refresh(t.Context(), ownersEvery)
+	h.send()
 	receive(t, atA)
 	owners.err = errors.New("database is down")
 	h.readAt = time.Time{}
 	h.Hint(0, 2)
-	h.send(t.Context())
+	h.refresh(t.Context(), ownersEvery)
+	h.send()
 	if got := receive(t, atA); got.due != 2 {
 		t.Errorf("received %v", got)
 	}

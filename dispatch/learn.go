@@ -13,6 +13,7 @@ import (
 // ones.
 func (p *planner) acquired(now time.Time) {
 	p.low = 0
+	p.acquiredAt, p.peekedAt, p.untoldSince = now, time.Time{}, time.Time{}
 	p.sweepAt, p.peekAt = now, now
 	p.soon, p.known, p.edge = nil, 0, 0
 	p.rangeUntil, p.rangeRows = 0, uncounted
@@ -23,6 +24,7 @@ func (p *planner) acquired(now time.Time) {
 // hint records that a row is due at the instant i, or a little later. It ignores the hint if
 // a peek comes early enough to find the row.
 func (p *planner) hint(now time.Time, i task.Instant) {
+	p.toldAt = now
 	at := now
 	if p.clock != 0 {
 		at = p.localTime(i)

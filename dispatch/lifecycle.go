@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// An env is the environment that all parts of a dispatcher share. Only the lifecycle changes
-// after New.
+// An env is the environment that all parts of a dispatcher share. Only hearing and lifecycle
+// change after New.
 type env struct {
 	cfg    Config
 	store  Store
 	events Events
+	*hearing
 	*lifecycle
 }
 
@@ -27,7 +28,7 @@ type lifecycle struct {
 }
 
 func newEnv(cfg Config, store Store, events Events) *env {
-	return &env{cfg: cfg.withDefaults(), store: store, events: events.fill(), lifecycle: &lifecycle{dead: make(chan struct{})}}
+	return &env{cfg: cfg.withDefaults(), store: store, events: events.fill(), hearing: &hearing{}, lifecycle: &lifecycle{dead: make(chan struct{})}}
 }
 
 // at calls the failpoint, where a test may stop or kill the dispatcher. It returns an error

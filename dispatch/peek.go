@@ -122,7 +122,7 @@ func (p *planner) peekAgain(now time.Time) time.Duration {
 	case now.Sub(p.firedAt) < quiet:
 		return p.cfg.PeekEvery
 	}
-	return p.cfg.MaxSleep
+	return p.longestSleep(now)
 }
 
 // quiet is how long a database that has fired counts as active.

@@ -41,6 +41,15 @@ type planner struct {
 	rangeRows  int
 	recountAt  time.Time
 
+	// hears is set while hints arrive. The last one came at toldAt.
+	// The last peek began at peekedAt, when the database's clock was peekedClock. untoldSince is
+	// the start of the peek before one that has shown a row without a hint, or zero. acquiredAt
+	// is when shards were acquired last.
+	hears                         bool
+	toldAt, peekedAt, untoldSince time.Time
+	peekedClock                   task.Instant
+	acquiredAt                    time.Time
+
 	// excluding is set if claims exclude tenants.
 	excluding bool
 

@@ -105,11 +105,14 @@ func (p *planning) peek(now time.Time) task.PeekRequest {
 }
 
 // peeked updates the planner with a peek that began at start and counted from the instant
-// from.
-func (p *planning) peeked(from task.Instant, start, now time.Time, k task.Peek) {
+// from. hears tells whether hints arrive; missed reports whether one did not.
+func (p *planning) peeked(from task.Instant, start, now time.Time, k task.Peek, hears bool) (missed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	missed = p.planner.listen(start, k)
+	p.planner.hears = hears && !missed
 	p.planner.peeked(from, start, now, k)
+	return missed
 }
 
 // succeeded records that a step has succeeded, so the next one need not wait.

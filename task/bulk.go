@@ -135,6 +135,8 @@ func (o *BulkOperation) Sum() (sum BulkSum, finished int, finishedAt Instant) {
 type BulkStep struct {
 	Action BulkAction // 0: nothing to do
 	BulkSum
+	// Open is true if operations are open in this database, even if none has a step to do now.
+	Open bool
 	// Ended is true if the operation has ended in this database.
 	Ended bool
 	// More is true if another step can follow at once.

@@ -41,6 +41,14 @@ type Options struct {
 	Cluster *store.Cluster
 }
 
+// A Hinter tells the dispatchers of what was written. Its methods must not block.
+type Hinter interface {
+	// Hint says that a row in the database is due at the instant.
+	Hint(database int, due task.Instant)
+	// BulkStarted says that a bulk operation was created or changed in the database.
+	BulkStarted(database int)
+}
+
 // APIOptions are the options of an [API].
 type APIOptions struct {
 	Options
@@ -48,9 +56,9 @@ type APIOptions struct {
 	GRPC, HTTP net.Listener
 	// Clock moves the virtual clock, if there is one. Close it after Run.
 	Clock *VirtualClock
-	// Hint, if set, is called with the earliest due instant of what was written. If
-	// nil, the owners of shards are told by UDP.
-	Hint func(database int, due task.Instant)
+	// Hints, if set, is told of what was written. If nil, the owners of shards and chores are
+	// told by UDP.
+	Hints Hinter
 	// Version is shown to people.
 	Version string
 }
@@ -112,10 +120,10 @@ func (a *API) join(ctx context.Context) (err error) {
 	}
 	metrics := telemetry.NewAPI(a.o.Metrics)
 	a.meter = newMeter(a.names)
-	hint := a.o.Hint
-	if hint == nil {
-		a.hinter = dispatch.NewHinter(owners{func(ctx context.Context, d int) ([]shards.ItemOwner, error) { return a.shards.Owners(ctx, d) }})
-		hint = a.hinter.Hint
+	hints := a.o.Hints
+	if hints == nil {
+		a.hinter = dispatch.NewHinter(owners{chores: true, of: func(ctx context.Context, d int) ([]shards.ItemOwner, error) { return a.shards.Owners(ctx, d) }})
+		hints = a.hinter
 	}
 	a.presence = newPresence(a.control, a.o.Log)
 	a.policies = newPolicies(a.control, a.o.Log)
@@ -123,7 +131,7 @@ func (a *API) join(ctx context.Context) (err error) {
 	a.recorder = newRecorder(&a.o.Options, a.cluster, func() figures.Self {
 		return figures.Self{Kind: figures.Taskd, Name: a.presence.name, Version: a.o.Version}
 	}, nil)
-	conf.History, conf.Due = a.policies.of, hint
+	conf.History, conf.Due, conf.Bulk = a.policies.of, hints.Hint, hints.BulkStarted
 	conf.Missed = func(counts task.MissedCounts) {
 		a.meter.missed(counts, metrics.Missed)
 		countMissed(a.recorder, counts)
@@ -288,6 +296,8 @@ func (a *API) EnsureTopic(ctx context.Context, tenant string) error {
 // owners reads the owners of shards from all databases that answer.
 type owners struct {
 	of func(ctx context.Context, database int) ([]shards.ItemOwner, error)
+	// chores includes the owners of chores.
+	chores bool
 }
 
 // Owners implements [dispatch.Owners]. It reads the databases concurrently, so one
@@ -306,7 +316,7 @@ func (o owners) Owners(ctx context.Context) (map[task.Shard]task.Owner, error) {
 			failed++
 		}
 		for _, i := range list {
-			if i.Item < task.Shards && i.Name != "" {
+			if i.Name != "" && (i.Item < task.Shards || o.chores) {
 				all[task.Shard(i.Item)] = i.Owner
 			}
 		}

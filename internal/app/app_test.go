@@ -125,7 +125,7 @@ func TestOneLineSaysNothingTwice(t *testing.T) {
 }
 
 func TestOwnersOfDatabasesThatAnswerAreKnown(t *testing.T) {
-	o := owners{func(_ context.Context, d int) ([]shards.ItemOwner, error) {
+	o := owners{of: func(_ context.Context, d int) ([]shards.ItemOwner, error) {
 		if d == 3 {
 			return nil, errors.New("away")
 		}
@@ -215,7 +215,7 @@ func TestHintsAreAdvertisedWhereTheyCanBeReached(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := hints.Run(ended, func(int, task.Instant) {}); err != nil { // closes it
+		if err := hints.Run(ended, d); err != nil { // closes it
 			t.Error(err)
 		}
 	}

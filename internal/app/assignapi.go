@@ -32,7 +32,7 @@ func (a *API) newAssignment() (server.Assignment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &assignment{admin, owners{a.shards.Owners}}, nil
+	return &assignment{admin, owners{of: a.shards.Owners}}, nil
 }
 
 // Assignment implements [server.Assignment].

@@ -28,7 +28,7 @@ func TestTheAPIShowsAndChangesTheAssignment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &assignment{admin, owners{func(_ context.Context, d int) ([]shards.ItemOwner, error) {
+	a := &assignment{admin, owners{of: func(_ context.Context, d int) ([]shards.ItemOwner, error) {
 		if d != 0 {
 			return nil, errors.New("away")
 		}

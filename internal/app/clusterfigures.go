@@ -45,7 +45,7 @@ var severities = map[State]perceptorv1.Finding_Severity{OK: perceptorv1.Finding_
 func (m *monitoring) examine(ctx context.Context) ([]Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, examineWithin)
 	defer cancel()
-	e := &examination{config: m.api.o.Config, virtual: m.api.o.VirtualClock, single: m.api.o.Hint != nil, listenersApart: true}
+	e := &examination{config: m.api.o.Config, virtual: m.api.o.VirtualClock, single: m.api.o.Hints != nil, listenersApart: true}
 	e.all(ctx, m.api.cluster)
 	return e.findings, nil
 }

@@ -112,7 +112,7 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 	}
 	d.registerStates()
 	store := d.o.shardsConfig()
-	store.History, store.Due, store.Missed = d.policies.of, d.Hint, d.recordMissed
+	store.History, store.Due, store.Bulk, store.Missed = d.policies.of, d.Hint, d.BulkStarted, d.recordMissed
 	store.Dispatcher = d.name
 	store.DropTenant = dropTenant(d.control, d.kafka)
 	d.shards = shards.New(d.cluster, store)
@@ -228,6 +228,17 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 	}
 }
 
+// Greeted implements [dispatch.Receiver].
+func (d *Dispatcher) Greeted() { d.dispatch.Greeted() }
+
+// BulkStarted makes the dispatcher look for bulk operations in the database, if it owns its
+// chores.
+func (d *Dispatcher) BulkStarted(database int) {
+	if d.chores != nil {
+		d.chores.BulkStarted(database)
+	}
+}
+
 // ClockMoved must be called after the virtual clock of the database was set.
 func (d *Dispatcher) ClockMoved(database int) { d.dispatch.ClockMoved(database) }
 
@@ -300,7 +311,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		others = append(others, d.checkTopics)
 	}
 	if d.o.Hints != nil {
-		others = append(others, func(ctx context.Context) error { return d.o.Hints.Run(ctx, d.dispatch.Hint) })
+		others = append(others, func(ctx context.Context) error { return d.o.Hints.Run(ctx, d) })
 	}
 	return RunBefore(ctx, d.assigner.Run, others...)
 }

@@ -164,7 +164,7 @@ func (e *examination) tenants(ctx context.Context, tenants *control.Store) {
 // owners finds shards without an owner.
 func (e *examination) owners(ctx context.Context, cluster *store.Cluster) {
 	s := shards.New(cluster, shards.Config{})
-	all, err := owners{s.Owners}.Owners(ctx)
+	all, err := owners{of: s.Owners}.Owners(ctx)
 	if err != nil {
 		e.add(Failed, "shards", "%s", oneLine(err))
 		return

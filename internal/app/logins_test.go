@@ -143,7 +143,7 @@ func startTaskd(t *testing.T, dsn string, ca *authority, change func(*config.Tas
 		*at = listeners[i].Addr().String()
 	}
 	d.API, err = NewAPI(t.Context(), APIOptions{
-		Options: Options{Config: &c.Config, Log: quiet, Metrics: d.metrics}, GRPC: listeners[0], HTTP: listeners[1], Hint: func(int, task.Instant) {},
+		Options: Options{Config: &c.Config, Log: quiet, Metrics: d.metrics}, GRPC: listeners[0], HTTP: listeners[1], Hints: noHints{},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -400,3 +400,9 @@ func TestWrongBindingsAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// noHints tells nobody.
+type noHints struct{}
+
+func (noHints) Hint(int, task.Instant) {}
+func (noHints) BulkStarted(int)        {}

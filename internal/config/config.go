@@ -249,7 +249,7 @@ type Dispatcher struct {
 	MinTick          time.Duration `key:"min_tick" default:"5ms" doc:"The least time between two claims from a database, unless the first one was full."`
 	MaxTick          time.Duration `key:"max_tick" default:"100ms" doc:"The most time between two claims from a database that has due tasks."`
 	PeekEvery        time.Duration `key:"peek_every" default:"250ms" doc:"How often to peek at a database that fired recently and has nothing known to be due."`
-	MaxSleep         time.Duration `key:"max_sleep" default:"1s" doc:"How often to peek at an idle database."`
+	MaxSleep         time.Duration `key:"max_sleep" default:"1s" doc:"How often to peek at an idle database. After a minute without runs it is 5 s while hints arrive."`
 	MaxRows          int           `key:"max_rows" default:"5000" doc:"The most rows of one claim."`
 	ClaimConcurrency int           `key:"claim_concurrency" default:"4" doc:"How many databases are claimed from concurrently."`
 	MaxRecords       int           `key:"max_records" default:"50000" doc:"The most records in memory, in the delay queue or not yet acknowledged by Kafka. At this limit claims stop."`

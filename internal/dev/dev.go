@@ -205,7 +205,7 @@ func (in *installation) join(ctx context.Context, cluster *store.Cluster) (err e
 		in.clock = app.NewVirtualClock(cluster, in.config, in.dispatcher)
 	}
 	in.api, err = app.NewAPI(ctx, app.APIOptions{
-		Options: options, GRPC: in.open.grpc, HTTP: in.open.http, Clock: in.clock, Hint: in.dispatcher.Hint, Version: in.o.Version,
+		Options: options, GRPC: in.open.grpc, HTTP: in.open.http, Clock: in.clock, Hints: in.dispatcher, Version: in.o.Version,
 	})
 	if err != nil {
 		return err

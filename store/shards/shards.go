@@ -122,6 +122,9 @@ type Config struct {
 	// Due, if set, receives the earliest due instant that a step has written: the hint
 	// for the owner of the database's shards. It must not block.
 	Due func(database int, due task.Instant)
+	// Bulk, if set, is called when a bulk operation was created or changed in the database. It
+	// must not block.
+	Bulk func(database int)
 	// Died, if set, receives the runs that reports gave up. It must not block.
 	Died func([]task.DeadRun)
 	// Missed, if set, receives how many instants claims and resumes have missed. It must
@@ -164,7 +167,7 @@ type Store struct {
 // starts, heartbeats, reports, checks) need [Store.Run] to be running.
 func New(cluster *store.Cluster, cfg Config) *Store {
 	cfg.setDefaults()
-	db := kernel.NewDatabases(cluster, kernel.Config{Due: cfg.Due, Failpoint: cfg.Failpoint, Log: cfg.Log})
+	db := kernel.NewDatabases(cluster, kernel.Config{Due: cfg.Due, Bulk: cfg.Bulk, Failpoint: cfg.Failpoint, Log: cfg.Log})
 	machines := transition.NewMachines(db, transition.Config{CatchUpInterval: cfg.CatchUpInterval, Policies: cfg.History, Dispatcher: cfg.Dispatcher, Missed: cfg.Missed})
 	letters, counts := dead.New(db, cfg.KeyLifetime), counters.New(db, countPacked)
 	s := &Store{

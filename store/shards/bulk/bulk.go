@@ -210,6 +210,7 @@ func noBulk(id int64) error {
 // then records at home that they have it.
 func (ops *Operations) SpreadBulk(ctx context.Context, r *Row) error {
 	at := kernel.Home(r.Tenant)
+	defer ops.db.TellBulk(at)
 	var age int64
 	switch err := sql.BulkAge.QueryRow(ctx, ops.db.Pool(at), r.Tenant, r.ID).Scan(&age); {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -222,6 +223,9 @@ func (ops *Operations) SpreadBulk(ctx context.Context, r *Row) error {
 			return nil
 		}
 		_, err := sql.BulkPut.Exec(ctx, ops.db.Pool(d), r.Tenant, r.ID, int16(r.Action), r.Terms, age, r.Wanted, r.Version)
+		if err == nil {
+			ops.db.TellBulk(d)
+		}
 		return err
 	})
 	if err != nil {

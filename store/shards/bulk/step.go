@@ -65,6 +65,13 @@ var errBusy = errors.New("locked by another transaction")
 // Bulk executes the next step of the open operations of database d. own is the ownership
 // of the database's chores. small steps hold fewer locks for a shorter time.
 func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, small bool) (task.BulkStep, error) {
+	var open bool
+	if err := sql.BulkOpen.QueryRow(ctx, ops.db.Pool(d)).Scan(&open); err != nil {
+		return task.BulkStep{}, fmt.Errorf("look for bulk operations: %w", err)
+	}
+	if !open {
+		return task.BulkStep{}, nil
+	}
 	if err := ops.spreadOpen(ctx, d); err != nil {
 		ops.db.Log.Warn("bulk operation is not stored in all databases yet; trying again", "database", d, "err", err)
 	}
@@ -73,7 +80,7 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 		return task.BulkStep{}, fmt.Errorf("look for bulk operations: %w", err)
 	}
 	if len(rows) == 0 {
-		return task.BulkStep{}, nil
+		return task.BulkStep{Open: true}, nil
 	}
 	step := &bulkStep{s: ops, d: d, own: own, row: rows[0], limit: bulkTasks, due: task.Never}
 	if small {
@@ -116,7 +123,7 @@ func (ops *Operations) spreadOpen(ctx context.Context, d int) error {
 }
 
 func (b *bulkStep) run(ctx context.Context) (task.BulkStep, error) {
-	out := task.BulkStep{Action: b.row.Action}
+	out := task.BulkStep{Action: b.row.Action, Open: true}
 	if err := json.Unmarshal(b.row.Terms, &b.terms); err != nil {
 		return out, fmt.Errorf("read the terms of operation %d: %w", b.row.ID, err)
 	}

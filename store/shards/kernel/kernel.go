@@ -37,6 +37,9 @@ type Config struct {
 	// Due, if set, receives the earliest due instant that a step has written. It
 	// must not block.
 	Due func(database int, due task.Instant)
+	// Bulk, if set, is called when a bulk operation was created or changed in the database. It
+	// must not block.
+	Bulk func(database int)
 	// Failpoint, if set, is called at named points of transactions, and its
 	// error is returned as if the step had failed there. For tests.
 	Failpoint func(point string, database int) error
@@ -88,6 +91,13 @@ func (db *Databases) Failpoint(step, point string, d int) error {
 func (db *Databases) TellDue(d int, at task.Instant) {
 	if db.cfg.Due != nil && at != task.Never {
 		db.cfg.Due(d, at)
+	}
+}
+
+// TellBulk reports to [Config.Bulk] that a bulk operation was created or changed.
+func (db *Databases) TellBulk(d int) {
+	if db.cfg.Bulk != nil {
+		db.cfg.Bulk(d)
 	}
 }
 

@@ -59,6 +59,11 @@ SELECT {{bulk_columns}} FROM bulk_operation b
  ORDER BY b.created_at DESC, b.id DESC
  LIMIT @max_rows;
 
+-- name: BulkOpen()
+-- Reports whether some operation may have a step to do here, now or later.
+SELECT EXISTS (SELECT FROM bulk_operation b WHERE b.state = {{bulk_state.RUNNING}})
+    OR EXISTS (SELECT FROM bulk_operation b WHERE b.replicated_version < b.version);
+
 -- name: BulkNext()
 -- The operation whose next step is due first in this database.
 SELECT {{bulk_columns}}

@@ -12,6 +12,7 @@ var (
 	BulkRead       = set.Get("BulkRead")
 	BulkList       = set.Get("BulkList")
 	BulkNext       = set.Get("BulkNext")
+	BulkOpen       = set.Get("BulkOpen")
 	BulkHold       = set.Get("BulkHold")
 	BulkMove       = set.Get("BulkMove")
 	BulkError      = set.Get("BulkError")
