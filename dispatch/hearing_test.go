@@ -43,6 +43,26 @@ func TestDatabasesSleepLongerWhileHintsArrive(t *testing.T) {
 	}
 }
 
+func TestASweepOfAnIdleDatabaseFollowsAPeek(t *testing.T) {
+	const peeked, sweep = 100_000, 104_000
+	p := listening(peeked)
+	p.sweepAt = at(sweep)
+	s := withCapacity()
+	if st := p.next(at(sweep), s); st.do != peek {
+		t.Fatalf("with an old count: %v, want a peek", st.do)
+	}
+	p.listen(at(sweep), task.Peek{Now: db(sweep)})
+	p.peeked(0, at(sweep), at(sweep), task.Peek{Now: db(sweep)})
+	if st := p.next(at(sweep+1), s); st.do != claim || st.form != task.RangeForm || st.low != 0 {
+		t.Errorf("after the peek: %v from %d in %v form, want a claim from 0 in range form", st.do, st.low, st.form)
+	}
+	p.sweepAt = at(sweep + 3000)
+	p.hint(at(sweep+2000), db(sweep+2500))
+	if st := p.next(at(sweep+3000), s); st.do != claim {
+		t.Errorf("with a hint: %v, want a claim at once", st.do)
+	}
+}
+
 func TestAHintThatDoesNotArriveIsNoticed(t *testing.T) {
 	const first, second, third = 100_000, 105_000, 110_000
 	for _, tt := range []struct {

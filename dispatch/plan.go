@@ -140,6 +140,9 @@ func (p *planner) next(now time.Time, s situation) step {
 			return step{do: peek} // to learn which shards have the oldest rows now
 		}
 		at := p.claimAt(now, s)
+		if !now.Before(at) && p.sweepsUncounted(now) {
+			return step{do: peek}
+		}
 		if !now.Before(at) {
 			return p.claim(now, s)
 		}
@@ -157,6 +160,13 @@ func (p *planner) next(now time.Time, s situation) step {
 		wakes.add(at)
 	}
 	return step{until: wakes.at}
+}
+
+// sweepsUncounted reports whether a claim now would be the sweep of an idle database whose last
+// peek is too old to have counted its rows. A peek first costs less: the sweep of counted rows
+// is one statement, that of others is one for each shard.
+func (p *planner) sweepsUncounted(now time.Time) bool {
+	return p.hears && !now.Before(p.sweepAt) && p.hintAt.IsZero() && len(p.soon) == 0 && now.Sub(p.peekedAt) > peekValid
 }
 
 // claimAt returns when the next claim is to begin. It may be in the past.
