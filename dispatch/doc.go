@@ -87,7 +87,7 @@
 // # Lock order
 //
 // Each mutex belongs to one type, which takes it in its own methods only: [tracker],
-// [planning], [hearing], [databaseClock], [tenantFlows], [giveUps], and for all databases [pipeline],
+// [planning], [hearing], [latenessMeter], [databaseClock], [tenantFlows], [giveUps], and for all databases [pipeline],
 // [scheduler], [tokenStore]. They are leaves: while a goroutine holds one, it calls only
 // pure code, so it never holds two. No [Events], no [Store], no [Publisher] and no
 // [Config.Lost] is called under one.
@@ -124,5 +124,5 @@
 // reads what their outbox has beyond the first part, and transactions.go admits transactions.
 // database.go and dispatcher.go join the parts; the pipeline reports confirmed records to
 // the dispatcher ([settler]). hinter.go and hints.go send and receive hints,
-// and hearing.go knows whether they arrive.
+// hearing.go knows whether they arrive, and lateness.go says how late records are published.
 package dispatch

@@ -2,8 +2,11 @@ package dispatch
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,12 +50,23 @@ type Hinter struct {
 	due  map[int]task.Instant
 	bulk map[int]bool
 
+	// keys are those of the targets.
+	keys []string
+	// late has what dispatchers report, by sender.
+	late map[uint64]reported
+
 	// Only Run uses these.
 	conn    net.PacketConn
 	sender  uint64
 	sent    time.Time // of the last datagram; strictly increasing
 	targets map[int][]target
 	readAt  time.Time
+}
+
+// reported is the lateness that a dispatcher has reported.
+type reported struct {
+	Lateness
+	at time.Time
 }
 
 // target is a receiver of hints.
@@ -65,7 +79,7 @@ type target struct {
 func NewHinter(owners Owners) *Hinter {
 	return &Hinter{
 		owners: owners, sender: rand.Uint64(), wake: make(chan struct{}, 1), later: make(chan struct{}, 1),
-		due: make(map[int]task.Instant), bulk: make(map[int]bool),
+		due: make(map[int]task.Instant), bulk: make(map[int]bool), late: make(map[uint64]reported),
 	}
 }
 
@@ -118,6 +132,9 @@ func (h *Hinter) Run(ctx context.Context) error {
 	}
 	defer conn.Close()
 	h.conn = conn
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	go h.listen(conn)
 	greetings := time.NewTicker(greetEvery)
 	defer greetings.Stop()
 	h.greet(ctx)
@@ -220,6 +237,67 @@ func (h *Hinter) refresh(ctx context.Context, age time.Duration) {
 		return
 	}
 	h.targets = targetsOf(owners)
+	keys := make(map[string]bool)
+	for _, targets := range h.targets {
+		for _, t := range targets {
+			keys[t.key] = true
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.keys = slices.Collect(maps.Keys(keys))
+}
+
+// listen receives reports of lateness until conn is closed.
+func (h *Hinter) listen(conn net.PacketConn) {
+	buf, heard := make([]byte, hintSize+1), heard{}
+	for {
+		n, _, err := conn.ReadFrom(buf)
+		switch now := time.Now(); {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil: // such as an ICMP answer that a port is closed
+			time.Sleep(hintEvery)
+		default:
+			if hint, ok := h.parse(buf[:n]); ok && hint.kind == hintLateness && heard.isNew(hint, now) {
+				h.reported(hint, now)
+			}
+		}
+	}
+}
+
+// parse parses a datagram of a holder of any target's key.
+func (h *Hinter) parse(b []byte) (of hint, ok bool) {
+	h.mu.Lock()
+	keys := h.keys
+	h.mu.Unlock()
+	for _, key := range keys {
+		if of, ok = parseHint(b, key); ok {
+			return of, true
+		}
+	}
+	return hint{}, false
+}
+
+func (h *Hinter) reported(of hint, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	maps.DeleteFunc(h.late, func(_ uint64, r reported) bool { return now.Sub(r.at) >= latenessHolds })
+	h.late[of.sender] = reported{Lateness{time.Duration(of.due) * time.Millisecond, float64(of.rate)}, now}
+}
+
+// Lateness returns the greatest lateness that dispatchers have reported lately, and the sum of
+// their rates. Dispatchers that are not late do not report.
+func (h *Hinter) Lateness() (all Lateness) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	for _, r := range h.late {
+		if now.Sub(r.at) < latenessHolds {
+			all.Late, all.PerSecond = max(all.Late, r.Late), all.PerSecond+r.PerSecond
+		}
+	}
+	return all
 }
 
 // databaseOf returns the database of a shard, or of the item that stands for its chores.

@@ -9,7 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	mathrand "math/rand/v2"
 	"net"
+	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,16 +25,19 @@ import (
 // receiver's address, so whoever may read who owns a shard can send hints to the owner, and
 // nothing needs to be configured. A restart changes the key.
 //
-// A hint is one datagram of 48 bytes, big-endian:
+// A hint is one datagram of 56 bytes, big-endian:
 //
 //	0  magic number          4    16  sender      8  drawn by each sender
 //	4  version               1    24  sent        8  in us since 1970, by the sender's clock
-//	5  kind                  1    32  code       16  HMAC-SHA256 of what precedes it, cut
-//	6  database              2
+//	5  kind                  1    32  rate        8  per second
+//	6  database              2    40  code       16  HMAC-SHA256 of what precedes it, cut
 //	8  due, ms since 1970    8
 //
 // The kinds are: 0, a row is due; 1, a greeting, which says only that hints arrive; 2, a bulk
 // operation was started in the database. due is 0 except in the first.
+//
+// Kind 3 goes the other way, to those who have greeted, with the same key: the lateness of what
+// the receiver of hints publishes, in ms instead of due, and its rate.
 //
 // A receiver accepts what a sender says about a database only if it was sent after all that
 // it has accepted from it, and within replayWindow of its own clock. So a datagram that was
@@ -41,7 +47,7 @@ const (
 	hintMagic   uint32 = 0x50524348 // "PRCH"
 	hintVersion byte   = 3
 
-	hintBody = 32
+	hintBody = 40
 	hintCode = 16
 	hintSize = hintBody + hintCode
 
@@ -59,6 +65,7 @@ const (
 	hintDue hintKind = iota
 	hintGreeting
 	hintBulk
+	hintLateness
 )
 
 // hint is the content of a datagram.
@@ -68,6 +75,7 @@ type hint struct {
 	due      task.Instant
 	sender   uint64
 	sent     time.Time
+	rate     int64
 }
 
 // append appends the datagram of h to b, which is empty.
@@ -78,6 +86,7 @@ func (h hint) append(b []byte, key string) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(h.due))
 	b = binary.BigEndian.AppendUint64(b, h.sender)
 	b = binary.BigEndian.AppendUint64(b, uint64(h.sent.UnixMicro()))
+	b = binary.BigEndian.AppendUint64(b, uint64(h.rate))
 	return append(b, codeOf(b, key)...)
 }
 
@@ -96,8 +105,9 @@ func parseHint(b []byte, key string) (h hint, ok bool) {
 	h = hint{
 		kind: hintKind(b[5]), database: int(binary.BigEndian.Uint16(b[6:])), due: task.Instant(binary.BigEndian.Uint64(b[8:])),
 		sender: binary.BigEndian.Uint64(b[16:]), sent: time.UnixMicro(int64(binary.BigEndian.Uint64(b[24:]))),
+		rate: int64(binary.BigEndian.Uint64(b[32:])),
 	}
-	return h, h.kind <= hintBulk && h.database < task.Databases && h.due >= 0
+	return h, h.kind <= hintLateness && h.database < task.Databases && h.due >= 0 && h.rate >= 0
 }
 
 // heard remembers what was sent last, to recognise replays. It is not for concurrent use.
@@ -134,6 +144,15 @@ type Hints struct {
 	key     string
 	heard   heard // only Run uses it
 	refused atomic.Int64
+
+	mu     sync.Mutex
+	greets map[uint64]greeter // who has greeted lately, by sender
+}
+
+// greeter is where a sender of greetings is told of lateness.
+type greeter struct {
+	addr netip.AddrPort
+	at   time.Time
 }
 
 // ListenHints opens the UDP address, host:port. Port 0 chooses a free port.
@@ -148,7 +167,7 @@ func ListenHints(address string) (*Hints, error) {
 	}
 	key := make([]byte, hintKeySize)
 	rand.Read(key) // never fails
-	return &Hints{conn: conn, key: string(key), heard: heard{}}, nil
+	return &Hints{conn: conn, key: string(key), heard: heard{}, greets: map[uint64]greeter{}}, nil
 }
 
 // Addr returns the address that was opened.
@@ -178,7 +197,7 @@ func (h *Hints) Run(ctx context.Context, to Receiver) error {
 	defer h.conn.Close()
 	buf := make([]byte, hintSize+1)
 	for {
-		n, err := h.conn.Read(buf)
+		n, from, err := h.conn.ReadFromUDPAddrPort(buf)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -195,9 +214,60 @@ func (h *Hints) Run(ctx context.Context, to Receiver) error {
 			h.refused.Add(1)
 			continue
 		}
+		if hint.kind == hintGreeting {
+			h.greeted(hint.sender, from)
+		}
 		hint.tell(to)
 	}
 }
+
+// greeted remembers who has greeted. isNew has bounded the number of senders.
+func (h *Hints) greeted(sender uint64, from netip.AddrPort) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	if len(h.greets) >= maxSenders {
+		maps.DeleteFunc(h.greets, func(_ uint64, g greeter) bool { return now.Sub(g.at) > hearFor })
+	}
+	h.greets[sender] = greeter{from, now}
+}
+
+// greeters returns the addresses from which greetings came lately.
+func (h *Hints) greeters(now time.Time) (addrs []netip.AddrPort) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, g := range h.greets {
+		if now.Sub(g.at) <= hearFor {
+			addrs = append(addrs, g.addr)
+		}
+	}
+	return addrs
+}
+
+// Report tells all who have greeted how late records are published, while they are late by
+// more than tellLate, until ctx ends. Then it returns nil.
+func (h *Hints) Report(ctx context.Context, of func() Lateness) error {
+	sender, sent := mathrand.Uint64(), time.Time{}
+	for pause(ctx, latenessWindow) {
+		l := of()
+		if l.Late < tellLate {
+			continue
+		}
+		now := time.Now()
+		sent = later(now, sent)
+		b := hint{
+			kind: hintLateness, due: task.Instant(l.Late.Milliseconds()), rate: int64(l.PerSecond), sender: sender, sent: sent,
+		}.append(make([]byte, 0, hintSize), h.key)
+		_ = h.conn.SetWriteDeadline(now.Add(sendWait))
+		for _, addr := range h.greeters(now) {
+			_, _ = h.conn.WriteToUDPAddrPort(b, addr)
+		}
+	}
+	return nil
+}
+
+// tellLate is the lateness from which on others are told.
+const tellLate = 100 * time.Millisecond
 
 func (h hint) tell(to Receiver) {
 	switch h.kind {

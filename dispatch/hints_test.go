@@ -40,6 +40,7 @@ func TestWhatIsNotAHintIsIgnored(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"empty": nil, "short": good[:hintSize-1], "long": append(append([]byte(nil), good...), 0),
 		"magic": change(0, 'X'), "version": change(4, 1), "database": change(7, 16), "negative instant": change(8, 0x80),
+		"kind": change(5, 4), "negative rate": change(32, 0x80),
 	} {
 		if _, ok := parseHint(b, testKey); ok {
 			t.Errorf("%s: parseHint accepted the datagram", name)

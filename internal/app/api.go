@@ -47,6 +47,8 @@ type Hinter interface {
 	Hint(database int, due task.Instant)
 	// BulkStarted says that a bulk operation was created or changed in the database.
 	BulkStarted(database int)
+	// Lateness says how late the dispatchers publish what is due.
+	Lateness() dispatch.Lateness
 }
 
 // APIOptions are the options of an [API].

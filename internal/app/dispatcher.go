@@ -228,6 +228,14 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 	}
 }
 
+// Lateness returns how late records are published now.
+func (d *Dispatcher) Lateness() dispatch.Lateness {
+	if d.dispatch == nil {
+		return dispatch.Lateness{}
+	}
+	return d.dispatch.Lateness()
+}
+
 // Greeted implements [dispatch.Receiver].
 func (d *Dispatcher) Greeted() { d.dispatch.Greeted() }
 
@@ -311,7 +319,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		others = append(others, d.checkTopics)
 	}
 	if d.o.Hints != nil {
-		others = append(others, func(ctx context.Context) error { return d.o.Hints.Run(ctx, d) })
+		others = append(others,
+			func(ctx context.Context) error { return d.o.Hints.Run(ctx, d) },
+			func(ctx context.Context) error { return d.o.Hints.Report(ctx, d.Lateness) })
 	}
 	return RunBefore(ctx, d.assigner.Run, others...)
 }
