@@ -122,6 +122,7 @@ type Client struct {
 	runs      perceptorv1.RunServiceClient
 	adds      *batcher[*pendingAdd]
 	placement placement
+	pauses    pauses
 	retries   *budget
 	// tracer is nil if no spans are created.
 	tracer trace.Tracer

@@ -244,6 +244,9 @@ type Deps struct {
 	// Processes returns the number of processes that share the rates of tenants.
 	// It must not block. nil: this is the only one.
 	Processes func() int
+	// Lateness returns how late due tasks are published, in the mean, and how many are published
+	// per second, by all dispatchers. It must not block. nil: adds do not yield to claims.
+	Lateness func() (late time.Duration, perSecond float64)
 	// Assignment may be nil: this installation has no coordinator, or this
 	// process does not know it.
 	Assignment Assignment
@@ -285,6 +288,9 @@ type Events struct {
 	Limited func(limit string)
 	// Refused: n tasks of an add broke a rule.
 	Refused func(tenant string, n int)
+	// Yielded: an add of n tasks was admitted while due tasks were published late. It has waited
+	// for d.
+	Yielded func(tenant string, n int, d time.Duration)
 	// Replied: n entries of a call about runs got a code. Op is "start",
 	// "heartbeat", "report" or "hand_back".
 	Replied func(tenant *Tenant, op string, c task.Code, n int)
@@ -318,6 +324,12 @@ func (e *Events) added(tenant *Tenant, t task.Type, n int) {
 func (e *Events) refused(tenant string, n int) {
 	if e.Refused != nil && n > 0 {
 		e.Refused(tenant, n)
+	}
+}
+
+func (e *Events) yielded(tenant string, n int, d time.Duration) {
+	if e.Yielded != nil {
+		e.Yielded(tenant, n, d)
 	}
 }
 

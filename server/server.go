@@ -157,7 +157,7 @@ func New(c Config, d Deps) (*Server, error) {
 	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
 	changes := newSettings()
 	err := errors.Join(
-		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, quotas: s.quotas, tenants: d.Admin, settings: changes, limits: c.Limits, events: g.events, traces: g.traces, maxScan: c.MaxScan, audience: audienceOf(d.Monitoring), audit: &g.auditor}),
+		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, backpressure: newBackpressure(d.Lateness, d.Processes), quotas: s.quotas, tenants: d.Admin, settings: changes, limits: c.Limits, events: g.events, traces: g.traces, maxScan: c.MaxScan, audience: audienceOf(d.Monitoring), audit: &g.auditor}),
 		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events, traces: g.traces, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
 		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead, quotas: s.quotas}),
 		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),

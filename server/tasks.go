@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -27,9 +28,11 @@ type taskService struct {
 	// tenants changes the settings that a tenant may change itself.
 	tenants  Admin
 	settings *settings
-	limits   task.Limits
-	events   *Events
-	traces   traces
+	// backpressure may be nil: adds do not yield to claims.
+	backpressure *backpressure
+	limits       task.Limits
+	events       *Events
+	traces       traces
 	// audience returns what is known of the listeners of a tenant; nil: nothing is.
 	audience func(ctx context.Context, tenant int32) *task.Audience
 	// maxScan is the maximum number of tasks that a filtered listing may read.
@@ -66,7 +69,7 @@ func (s *taskService) AddTask(ctx context.Context, r *perceptorv1.AddTaskRequest
 		return nil, invalid(under("task", faults))
 	}
 	s.traces.added(ctx, began, []*perceptorv1.Task{r.Task}, b)
-	a := &perceptorv1.AddTaskResponse{Id: int64(b.ids[0]), Replayed: replayed}
+	a := &perceptorv1.AddTaskResponse{Id: int64(b.ids[0]), Replayed: replayed, Pause: b.pauseReply()}
 	if len(b.keyed) > 0 {
 		a.Updated = b.keyed[0].result.Updated
 	}
@@ -88,6 +91,7 @@ func (s *taskService) AddTasks(ctx context.Context, r *perceptorv1.AddTasksReque
 	reply := &perceptorv1.AddTasksResponse{
 		Results:  make([]*perceptorv1.AddTasksResponse_Result, len(r.Tasks)),
 		Replayed: replayed,
+		Pause:    b.pauseReply(),
 	}
 	for i := range r.Tasks {
 		reply.Results[i] = b.result(i)
@@ -137,6 +141,8 @@ type batch struct {
 	// place is what was reserved for the tasks; nil: they were not admitted.
 	place *reservation
 	added int // tasks that were stored, or may have been
+	// pause is how long the caller should wait before it adds more.
+	pause time.Duration
 }
 
 // read converts the tasks of a request to a batch of specs and faults.
@@ -186,6 +192,7 @@ func bodyOf(t *perceptorv1.Task) []byte {
 // add stores the valid tasks of a batch and records the outcome of each.
 func (s *taskService) add(ctx context.Context, b *batch, requestID string) (replayed bool, err error) {
 	tenant := tenantOf(ctx)
+	s.yield(ctx, tenant, b)
 	defer func() { b.place.end(b.added) }()
 	if len(b.keyed) > 0 && b.keyed[0].request.Upsert {
 		refund, err := s.quotas.reserveUpserts(ctx, tenant, len(b.keyed))
@@ -222,6 +229,23 @@ func (s *taskService) add(ctx context.Context, b *batch, requestID string) (repl
 	}
 	s.count(tenant, b, replayed && len(b.keyed) == 0)
 	return replayed, nil
+}
+
+// yield waits while adds yield to claims.
+func (s *taskService) yield(ctx context.Context, tenant *Tenant, b *batch) {
+	n := len(b.specs) + len(b.keyed)
+	waited, pause := s.backpressure.yield(ctx, tenant.ID, n)
+	if b.pause = pause; pause > 0 {
+		s.events.yielded(tenant.Name, n, waited)
+	}
+}
+
+// pauseReply returns the pause in the form of the API: nil if there is none.
+func (b *batch) pauseReply() *durationpb.Duration {
+	if b.pause == 0 {
+		return nil
+	}
+	return durationpb.New(b.pause)
 }
 
 // addKeyedWithin adds the tasks with keys if they are within the tenant's

@@ -81,7 +81,8 @@ type API struct {
 	meter        *meter
 	audit        *auditLog
 	presence     *presence
-	hinter       *dispatch.Hinter
+	hints        Hinter
+	hinter       *dispatch.Hinter // nil: hints is not sent by UDP
 	logins       *logins
 	traces       *tracing.Provider
 	server       *server.Server
@@ -122,10 +123,9 @@ func (a *API) join(ctx context.Context) (err error) {
 	}
 	metrics := telemetry.NewAPI(a.o.Metrics)
 	a.meter = newMeter(a.names)
-	hints := a.o.Hints
-	if hints == nil {
+	if a.hints = a.o.Hints; a.hints == nil {
 		a.hinter = dispatch.NewHinter(owners{chores: true, of: func(ctx context.Context, d int) ([]shards.ItemOwner, error) { return a.shards.Owners(ctx, d) }})
-		hints = a.hinter
+		a.hints = a.hinter
 	}
 	a.presence = newPresence(a.control, a.o.Log)
 	a.policies = newPolicies(a.control, a.o.Log)
@@ -133,7 +133,7 @@ func (a *API) join(ctx context.Context) (err error) {
 	a.recorder = newRecorder(&a.o.Options, a.cluster, func() figures.Self {
 		return figures.Self{Kind: figures.Taskd, Name: a.presence.name, Version: a.o.Version}
 	}, nil)
-	conf.History, conf.Due, conf.Bulk = a.policies.of, hints.Hint, hints.BulkStarted
+	conf.History, conf.Due, conf.Bulk = a.policies.of, a.hints.Hint, a.hints.BulkStarted
 	conf.Missed = func(counts task.MissedCounts) {
 		a.meter.missed(counts, metrics.Missed)
 		countMissed(a.recorder, counts)
@@ -177,12 +177,18 @@ func (a *API) newServer(metrics *telemetry.API) error {
 		Quotas:          a.o.quotas(),
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxConnections: c.MaxConnections, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics, a.recorder), Tracer: a.traces.Tracer(),
-	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: a.logins, Certificates: a.logins, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Monitoring: newMonitoring(a), Inspections: a.audit.inspected, Console: serveConsole})
+	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Lateness: a.lateness, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: a.logins, Certificates: a.logins, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Monitoring: newMonitoring(a), Inspections: a.audit.inspected, Console: serveConsole})
 	if err != nil {
 		return err
 	}
 	metrics.Quotas(a.presence.processes, a.quotaUses)
 	return nil
+}
+
+// lateness returns what dispatchers say of the lateness of due tasks.
+func (a *API) lateness() (late time.Duration, perSecond float64) {
+	l := a.hints.Lateness()
+	return l.Late, l.PerSecond
 }
 
 // quotaUses returns what tenants use of their quotas, for metrics.
@@ -215,6 +221,7 @@ func apiEvents(m *telemetry.API, r *figures.Recorder) server.Events {
 			r.Count(tenant.ID, figures.Added.ByType(t), int64(n))
 		},
 		Refused:      m.Refused,
+		Yielded:      m.Yielded,
 		OverQuota:    m.OverQuota,
 		Limited:      m.Limited,
 		QuotaAlone:   m.QuotaAlone,

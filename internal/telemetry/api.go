@@ -12,6 +12,7 @@ import (
 // API holds the metrics of taskd. Its methods may be called concurrently.
 type API struct {
 	added, refused, overQuota *prometheus.CounterVec
+	yielded, yieldWait        *prometheus.CounterVec
 	replies, dead, missed     *prometheus.CounterVec
 	results, unhandled        *prometheus.CounterVec
 	handled                   *prometheus.HistogramVec
@@ -27,6 +28,8 @@ func NewAPI(r prometheus.Registerer) *API {
 	m := &API{
 		added:     counters("tasks_added_total", "Tasks stored; repeated requests are not counted.", "tenant", "type"),
 		refused:   counters("tasks_refused_total", "Tasks refused because they break a rule.", "tenant"),
+		yielded:   counters("tasks_yielded_total", "Tasks that were added while due tasks were published late, so that their callers were told to pause.", "tenant"),
+		yieldWait: counters("add_yield_seconds_total", "Time that calls of AddTask and AddTasks have waited because due tasks were published late.", "tenant"),
 		overQuota: counters("tasks_over_quota_total", "Tasks, replays and triggers refused because they exceed a quota of their tenant.", "tenant", "quota"),
 		replies:   counters("run_replies_total", "Answers to calls of listeners about runs; op is start, heartbeat, report or hand_back.", "tenant", "op", "code"),
 		limited:   counters("calls_limited_total", "Calls and connections refused because their tenant or their address has used up its share; limit is the reason of the answer, or CONNECTIONS.", "limit"),
@@ -40,9 +43,9 @@ func NewAPI(r prometheus.Registerer) *API {
 		registry:  r,
 		calls:     histograms("call_duration_seconds", "Duration of API calls.", latencyBuckets, "method", "code"),
 	}
-	r.MustRegister(m.results, m.handled, m.unhandled, m.added, m.refused, m.overQuota, m.limited, m.replies, m.dead, m.logins, m.calls, m.callsOver, m.alone)
+	r.MustRegister(m.results, m.handled, m.unhandled, m.added, m.refused, m.yielded, m.yieldWait, m.overQuota, m.limited, m.replies, m.dead, m.logins, m.calls, m.callsOver, m.alone)
 	m.missed = missed(r)
-	m.tenants = tenantsOf(r, m.results, m.handled, m.unhandled, m.dead, m.added, m.refused, m.overQuota, m.replies, m.callsOver, m.missed)
+	m.tenants = tenantsOf(r, m.results, m.handled, m.unhandled, m.dead, m.added, m.refused, m.yielded, m.yieldWait, m.overQuota, m.replies, m.callsOver, m.missed)
 	return m
 }
 
@@ -105,6 +108,12 @@ func (m *API) Unhandled(tenant string) { m.unhandled.WithLabelValues(m.tenants.l
 // Added counts n stored tasks.
 func (m *API) Added(tenant, taskType string, n int) {
 	m.added.WithLabelValues(m.tenants.label(tenant, n), taskType).Add(float64(n))
+}
+
+// Yielded counts an add of n tasks that has waited for d because due tasks were published late.
+func (m *API) Yielded(tenant string, n int, d time.Duration) {
+	m.yielded.WithLabelValues(tenant).Add(float64(n))
+	m.yieldWait.WithLabelValues(tenant).Add(d.Seconds())
 }
 
 // Refused counts n tasks that break a rule.

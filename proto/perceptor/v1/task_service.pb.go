@@ -448,7 +448,11 @@ type AddTaskResponse struct {
 	// stored nothing.
 	Replayed bool `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	// True when upsert has changed an existing task.
-	Updated       bool `protobuf:"varint,3,opt,name=updated,proto3" json:"updated,omitempty"`
+	Updated bool `protobuf:"varint,3,opt,name=updated,proto3" json:"updated,omitempty"`
+	// Set while due tasks fire late because there is more to do than the
+	// installation can. Wait this long before the next add. Adds that do not wait
+	// are delayed by the service for up to half a second, fairly between tenants.
+	Pause         *durationpb.Duration `protobuf:"bytes,4,opt,name=pause,proto3" json:"pause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -502,6 +506,13 @@ func (x *AddTaskResponse) GetUpdated() bool {
 		return x.Updated
 	}
 	return false
+}
+
+func (x *AddTaskResponse) GetPause() *durationpb.Duration {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
 }
 
 // Request of AddTasks.
@@ -578,7 +589,11 @@ type AddTasksResponse struct {
 	Results []*AddTasksResponse_Result `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
 	// True when this call stored nothing: the tasks without an idempotency_key
 	// were added before under the request_id, and all others under their keys.
-	Replayed      bool `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	Replayed bool `protobuf:"varint,2,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	// Set while due tasks fire late because there is more to do than the
+	// installation can. Wait this long before the next add. Adds that do not wait
+	// are delayed by the service for up to half a second, fairly between tenants.
+	Pause         *durationpb.Duration `protobuf:"bytes,3,opt,name=pause,proto3" json:"pause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -625,6 +640,13 @@ func (x *AddTasksResponse) GetReplayed() bool {
 		return x.Replayed
 	}
 	return false
+}
+
+func (x *AddTasksResponse) GetPause() *durationpb.Duration {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
 }
 
 // Request of GetTask.
@@ -2484,19 +2506,21 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x04task\x12\"\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tB\x03\xe0A\x01R\trequestId\x12\x1b\n" +
-	"\x06upsert\x18\x03 \x01(\bB\x03\xe0A\x01R\x06upsert\"W\n" +
+	"\x06upsert\x18\x03 \x01(\bB\x03\xe0A\x01R\x06upsert\"\x88\x01\n" +
 	"\x0fAddTaskResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x1a\n" +
 	"\breplayed\x18\x02 \x01(\bR\breplayed\x12\x18\n" +
-	"\aupdated\x18\x03 \x01(\bR\aupdated\"\x81\x01\n" +
+	"\aupdated\x18\x03 \x01(\bR\aupdated\x12/\n" +
+	"\x05pause\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05pause\"\x81\x01\n" +
 	"\x0fAddTasksRequest\x12-\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x05tasks\x12\"\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tB\x03\xe0A\x01R\trequestId\x12\x1b\n" +
-	"\x06upsert\x18\x03 \x01(\bB\x03\xe0A\x01R\x06upsert\"\xc2\x01\n" +
+	"\x06upsert\x18\x03 \x01(\bB\x03\xe0A\x01R\x06upsert\"\xf3\x01\n" +
 	"\x10AddTasksResponse\x12?\n" +
 	"\aresults\x18\x01 \x03(\v2%.perceptor.v1.AddTasksResponse.ResultR\aresults\x12\x1a\n" +
-	"\breplayed\x18\x02 \x01(\bR\breplayed\x1aQ\n" +
+	"\breplayed\x18\x02 \x01(\bR\breplayed\x12/\n" +
+	"\x05pause\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05pause\x1aQ\n" +
 	"\x06Result\x12\x10\n" +
 	"\x02id\x18\x01 \x01(\x03H\x00R\x02id\x12*\n" +
 	"\x05error\x18\x02 \x01(\v2\x12.google.rpc.StatusH\x00R\x05errorB\t\n" +
@@ -2741,10 +2765,10 @@ var file_perceptor_v1_task_service_proto_goTypes = []any{
 	(*AddTasksResponse_Result)(nil), // 33: perceptor.v1.AddTasksResponse.Result
 	(*Task)(nil),                    // 34: perceptor.v1.Task
 	(*timestamppb.Timestamp)(nil),   // 35: google.protobuf.Timestamp
-	(Task_Type)(0),                  // 36: perceptor.v1.Task.Type
-	(Task_State)(0),                 // 37: perceptor.v1.Task.State
-	(*fieldmaskpb.FieldMask)(nil),   // 38: google.protobuf.FieldMask
-	(*durationpb.Duration)(nil),     // 39: google.protobuf.Duration
+	(*durationpb.Duration)(nil),     // 36: google.protobuf.Duration
+	(Task_Type)(0),                  // 37: perceptor.v1.Task.Type
+	(Task_State)(0),                 // 38: perceptor.v1.Task.State
+	(*fieldmaskpb.FieldMask)(nil),   // 39: google.protobuf.FieldMask
 	(*Listener)(nil),                // 40: perceptor.v1.Listener
 	(*status.Status)(nil),           // 41: google.rpc.Status
 }
@@ -2753,76 +2777,78 @@ var file_perceptor_v1_task_service_proto_depIdxs = []int32{
 	35, // 1: perceptor.v1.PreviewScheduleRequest.after_time:type_name -> google.protobuf.Timestamp
 	35, // 2: perceptor.v1.PreviewScheduleResponse.instants:type_name -> google.protobuf.Timestamp
 	34, // 3: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
-	34, // 4: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
-	33, // 5: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
-	36, // 6: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
-	37, // 7: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
-	35, // 8: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
-	35, // 9: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
-	34, // 10: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
-	34, // 11: perceptor.v1.UpdateTaskRequest.task:type_name -> perceptor.v1.Task
-	38, // 12: perceptor.v1.UpdateTaskRequest.update_mask:type_name -> google.protobuf.FieldMask
-	34, // 13: perceptor.v1.ExplainTaskResponse.task:type_name -> perceptor.v1.Task
-	16, // 14: perceptor.v1.ExplainTaskResponse.reasons:type_name -> perceptor.v1.Reason
-	35, // 15: perceptor.v1.ExplainTaskResponse.next_times:type_name -> google.protobuf.Timestamp
-	35, // 16: perceptor.v1.ExplainTaskResponse.now:type_name -> google.protobuf.Timestamp
-	32, // 17: perceptor.v1.ExplainTaskResponse.events:type_name -> perceptor.v1.RunEvent
-	0,  // 18: perceptor.v1.Reason.code:type_name -> perceptor.v1.Reason.Code
-	35, // 19: perceptor.v1.Reason.time:type_name -> google.protobuf.Timestamp
-	35, // 20: perceptor.v1.Reason.since:type_name -> google.protobuf.Timestamp
-	35, // 21: perceptor.v1.Reason.give_up_time:type_name -> google.protobuf.Timestamp
-	39, // 22: perceptor.v1.Reason.duration:type_name -> google.protobuf.Duration
-	28, // 23: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
-	36, // 24: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
-	29, // 25: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
-	32, // 26: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
-	1,  // 27: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
-	35, // 28: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
-	35, // 29: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
-	35, // 30: perceptor.v1.RunEvent.claim_time:type_name -> google.protobuf.Timestamp
-	35, // 31: perceptor.v1.RunEvent.publish_time:type_name -> google.protobuf.Timestamp
-	35, // 32: perceptor.v1.RunEvent.receive_time:type_name -> google.protobuf.Timestamp
-	35, // 33: perceptor.v1.RunEvent.handler_begin_time:type_name -> google.protobuf.Timestamp
-	35, // 34: perceptor.v1.RunEvent.handler_end_time:type_name -> google.protobuf.Timestamp
-	40, // 35: perceptor.v1.RunEvent.listener:type_name -> perceptor.v1.Listener
-	41, // 36: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
-	4,  // 37: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
-	6,  // 38: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
-	8,  // 39: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
-	9,  // 40: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
-	11, // 41: perceptor.v1.TaskService.UpdateTask:input_type -> perceptor.v1.UpdateTaskRequest
-	12, // 42: perceptor.v1.TaskService.TriggerTask:input_type -> perceptor.v1.TriggerTaskRequest
-	14, // 43: perceptor.v1.TaskService.ExplainTask:input_type -> perceptor.v1.ExplainTaskRequest
-	17, // 44: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
-	18, // 45: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
-	19, // 46: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
-	20, // 47: perceptor.v1.TaskService.PauseKind:input_type -> perceptor.v1.PauseKindRequest
-	22, // 48: perceptor.v1.TaskService.ResumeKind:input_type -> perceptor.v1.ResumeKindRequest
-	24, // 49: perceptor.v1.TaskService.PurgeTask:input_type -> perceptor.v1.PurgeTaskRequest
-	26, // 50: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
-	2,  // 51: perceptor.v1.TaskService.PreviewSchedule:input_type -> perceptor.v1.PreviewScheduleRequest
-	30, // 52: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
-	5,  // 53: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
-	7,  // 54: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
-	34, // 55: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
-	10, // 56: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
-	34, // 57: perceptor.v1.TaskService.UpdateTask:output_type -> perceptor.v1.Task
-	13, // 58: perceptor.v1.TaskService.TriggerTask:output_type -> perceptor.v1.TriggerTaskResponse
-	15, // 59: perceptor.v1.TaskService.ExplainTask:output_type -> perceptor.v1.ExplainTaskResponse
-	34, // 60: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
-	34, // 61: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
-	34, // 62: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
-	21, // 63: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
-	23, // 64: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
-	25, // 65: perceptor.v1.TaskService.PurgeTask:output_type -> perceptor.v1.PurgeTaskResponse
-	27, // 66: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
-	3,  // 67: perceptor.v1.TaskService.PreviewSchedule:output_type -> perceptor.v1.PreviewScheduleResponse
-	31, // 68: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
-	53, // [53:69] is the sub-list for method output_type
-	37, // [37:53] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	36, // 4: perceptor.v1.AddTaskResponse.pause:type_name -> google.protobuf.Duration
+	34, // 5: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
+	33, // 6: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
+	36, // 7: perceptor.v1.AddTasksResponse.pause:type_name -> google.protobuf.Duration
+	37, // 8: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
+	38, // 9: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
+	35, // 10: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
+	35, // 11: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
+	34, // 12: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
+	34, // 13: perceptor.v1.UpdateTaskRequest.task:type_name -> perceptor.v1.Task
+	39, // 14: perceptor.v1.UpdateTaskRequest.update_mask:type_name -> google.protobuf.FieldMask
+	34, // 15: perceptor.v1.ExplainTaskResponse.task:type_name -> perceptor.v1.Task
+	16, // 16: perceptor.v1.ExplainTaskResponse.reasons:type_name -> perceptor.v1.Reason
+	35, // 17: perceptor.v1.ExplainTaskResponse.next_times:type_name -> google.protobuf.Timestamp
+	35, // 18: perceptor.v1.ExplainTaskResponse.now:type_name -> google.protobuf.Timestamp
+	32, // 19: perceptor.v1.ExplainTaskResponse.events:type_name -> perceptor.v1.RunEvent
+	0,  // 20: perceptor.v1.Reason.code:type_name -> perceptor.v1.Reason.Code
+	35, // 21: perceptor.v1.Reason.time:type_name -> google.protobuf.Timestamp
+	35, // 22: perceptor.v1.Reason.since:type_name -> google.protobuf.Timestamp
+	35, // 23: perceptor.v1.Reason.give_up_time:type_name -> google.protobuf.Timestamp
+	36, // 24: perceptor.v1.Reason.duration:type_name -> google.protobuf.Duration
+	28, // 25: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
+	37, // 26: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
+	29, // 27: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
+	32, // 28: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
+	1,  // 29: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
+	35, // 30: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
+	35, // 31: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
+	35, // 32: perceptor.v1.RunEvent.claim_time:type_name -> google.protobuf.Timestamp
+	35, // 33: perceptor.v1.RunEvent.publish_time:type_name -> google.protobuf.Timestamp
+	35, // 34: perceptor.v1.RunEvent.receive_time:type_name -> google.protobuf.Timestamp
+	35, // 35: perceptor.v1.RunEvent.handler_begin_time:type_name -> google.protobuf.Timestamp
+	35, // 36: perceptor.v1.RunEvent.handler_end_time:type_name -> google.protobuf.Timestamp
+	40, // 37: perceptor.v1.RunEvent.listener:type_name -> perceptor.v1.Listener
+	41, // 38: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
+	4,  // 39: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
+	6,  // 40: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
+	8,  // 41: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
+	9,  // 42: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
+	11, // 43: perceptor.v1.TaskService.UpdateTask:input_type -> perceptor.v1.UpdateTaskRequest
+	12, // 44: perceptor.v1.TaskService.TriggerTask:input_type -> perceptor.v1.TriggerTaskRequest
+	14, // 45: perceptor.v1.TaskService.ExplainTask:input_type -> perceptor.v1.ExplainTaskRequest
+	17, // 46: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
+	18, // 47: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
+	19, // 48: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
+	20, // 49: perceptor.v1.TaskService.PauseKind:input_type -> perceptor.v1.PauseKindRequest
+	22, // 50: perceptor.v1.TaskService.ResumeKind:input_type -> perceptor.v1.ResumeKindRequest
+	24, // 51: perceptor.v1.TaskService.PurgeTask:input_type -> perceptor.v1.PurgeTaskRequest
+	26, // 52: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
+	2,  // 53: perceptor.v1.TaskService.PreviewSchedule:input_type -> perceptor.v1.PreviewScheduleRequest
+	30, // 54: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
+	5,  // 55: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
+	7,  // 56: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
+	34, // 57: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
+	10, // 58: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
+	34, // 59: perceptor.v1.TaskService.UpdateTask:output_type -> perceptor.v1.Task
+	13, // 60: perceptor.v1.TaskService.TriggerTask:output_type -> perceptor.v1.TriggerTaskResponse
+	15, // 61: perceptor.v1.TaskService.ExplainTask:output_type -> perceptor.v1.ExplainTaskResponse
+	34, // 62: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
+	34, // 63: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
+	34, // 64: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
+	21, // 65: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
+	23, // 66: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
+	25, // 67: perceptor.v1.TaskService.PurgeTask:output_type -> perceptor.v1.PurgeTaskResponse
+	27, // 68: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
+	3,  // 69: perceptor.v1.TaskService.PreviewSchedule:output_type -> perceptor.v1.PreviewScheduleResponse
+	31, // 70: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
+	55, // [55:71] is the sub-list for method output_type
+	39, // [39:55] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_task_service_proto_init() }
