@@ -195,17 +195,14 @@ func (d *Dispatcher) confirmed(now time.Time, records []*record) {
 	}
 	d.settle(now, records)
 	late := make([]time.Duration, len(records))
-	first, sum := 0, time.Duration(0)
 	for i, r := range records {
 		late[i] = now.Add(offset[r.part.database]).Sub(r.pub.ScheduledAt.Time())
 		d.events.Published(&r.pub, late[i])
 		if r.background {
 			d.events.PublishedBackground(&r.pub, late[i])
-		} else if r.pub.Attempt == 1 {
-			first, sum = first+1, sum+late[i]
 		}
 	}
-	d.lateness.count(now, len(records), first, sum)
+	d.lateness.confirmed(now, records, late)
 	d.scheduler.observePublished(now, records, late)
 }
 

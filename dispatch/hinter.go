@@ -53,7 +53,7 @@ type Hinter struct {
 	// keys are those of the targets.
 	keys []string
 	// late has what dispatchers report, by sender.
-	late map[uint64]reported
+	late map[reporter]reported
 
 	// Only Run uses these.
 	conn    net.PacketConn
@@ -65,8 +65,15 @@ type Hinter struct {
 
 // reported is the lateness that a dispatcher has reported.
 type reported struct {
-	Lateness
-	at time.Time
+	task.Pace
+	tenants []int32 // with a backlog
+	at      time.Time
+}
+
+// reporter is a dispatcher that reports on the foreground, or on backlogs.
+type reporter struct {
+	sender uint64
+	kind   hintKind
 }
 
 // target is a receiver of hints.
@@ -79,7 +86,7 @@ type target struct {
 func NewHinter(owners Owners) *Hinter {
 	return &Hinter{
 		owners: owners, sender: rand.Uint64(), wake: make(chan struct{}, 1), later: make(chan struct{}, 1),
-		due: make(map[int]task.Instant), bulk: make(map[int]bool), late: make(map[uint64]reported),
+		due: make(map[int]task.Instant), bulk: make(map[int]bool), late: make(map[reporter]reported),
 	}
 }
 
@@ -250,7 +257,7 @@ func (h *Hinter) refresh(ctx context.Context, age time.Duration) {
 
 // listen receives reports of lateness until conn is closed.
 func (h *Hinter) listen(conn net.PacketConn) {
-	buf, heard := make([]byte, hintSize+1), heard{}
+	buf, heard := make([]byte, longestHint+1), heard{}
 	for {
 		n, _, err := conn.ReadFrom(buf)
 		switch now := time.Now(); {
@@ -259,7 +266,7 @@ func (h *Hinter) listen(conn net.PacketConn) {
 		case err != nil: // such as an ICMP answer that a port is closed
 			time.Sleep(hintEvery)
 		default:
-			if hint, ok := h.parse(buf[:n]); ok && hint.kind == hintLateness && heard.isNew(hint, now) {
+			if hint, ok := h.parse(buf[:n]); ok && hint.kind >= hintForeground && heard.isNew(hint, now) {
 				h.reported(hint, now)
 			}
 		}
@@ -282,21 +289,29 @@ func (h *Hinter) parse(b []byte) (of hint, ok bool) {
 func (h *Hinter) reported(of hint, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	maps.DeleteFunc(h.late, func(_ uint64, r reported) bool { return now.Sub(r.at) >= latenessHolds })
-	h.late[of.sender] = reported{Lateness{time.Duration(of.due) * time.Millisecond, float64(of.rate)}, now}
+	maps.DeleteFunc(h.late, func(_ reporter, r reported) bool { return now.Sub(r.at) >= latenessHolds })
+	h.late[reporter{of.sender, of.kind}] = reported{task.Pace{Late: time.Duration(of.due) * time.Millisecond, PerSecond: float64(of.rate)}, of.tenants, now}
 }
 
-// Lateness returns the greatest lateness that dispatchers have reported lately, and the sum of
-// their rates. Dispatchers that are not late do not report.
-func (h *Hinter) Lateness() (all Lateness) {
+// Lateness returns the greatest lateness that dispatchers have reported lately, the sum of
+// their rates, and the tenants that have a backlog at any of them. Dispatchers that are not late
+// do not report.
+func (h *Hinter) Lateness() (all task.Lateness) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	for _, r := range h.late {
-		if now.Sub(r.at) < latenessHolds {
-			all.Late, all.PerSecond = max(all.Late, r.Late), all.PerSecond+r.PerSecond
+	for of, r := range h.late {
+		switch {
+		case now.Sub(r.at) >= latenessHolds:
+		case of.kind == hintBacklogs:
+			all.Backlogs = all.Backlogs.Join(r.Pace)
+			all.Backlogged = append(all.Backlogged, r.tenants...)
+		default:
+			all.Foreground = all.Foreground.Join(r.Pace)
 		}
 	}
+	slices.Sort(all.Backlogged)
+	all.Backlogged = slices.Compact(all.Backlogged)
 	return all
 }
 

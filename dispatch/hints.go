@@ -36,8 +36,9 @@ import (
 // The kinds are: 0, a row is due; 1, a greeting, which says only that hints arrive; 2, a bulk
 // operation was started in the database. due is 0 except in the first.
 //
-// Kind 3 goes the other way, to those who have greeted, with the same key: the lateness of what
-// the receiver of hints publishes, in ms instead of due, and its rate.
+// Two kinds go the other way, to those who have greeted, with the same key: how late the receiver
+// of hints publishes, in ms instead of due, and its rate. 3 is for the foreground, 4 for
+// backlogs; the numbers of backlogged tenants, 4 bytes each, are between the rate and the code.
 //
 // A receiver accepts what a sender says about a database only if it was sent after all that
 // it has accepted from it, and within replayWindow of its own clock. So a datagram that was
@@ -50,6 +51,9 @@ const (
 	hintBody = 40
 	hintCode = 16
 	hintSize = hintBody + hintCode
+	// mostTold is the most backlogged tenants of a datagram.
+	mostTold    = 128
+	longestHint = hintSize + 4*mostTold
 
 	hintKeySize  = 32
 	replayWindow = time.Minute
@@ -65,7 +69,8 @@ const (
 	hintDue hintKind = iota
 	hintGreeting
 	hintBulk
-	hintLateness
+	hintForeground
+	hintBacklogs
 )
 
 // hint is the content of a datagram.
@@ -76,6 +81,7 @@ type hint struct {
 	sender   uint64
 	sent     time.Time
 	rate     int64
+	tenants  []int32
 }
 
 // append appends the datagram of h to b, which is empty.
@@ -87,6 +93,9 @@ func (h hint) append(b []byte, key string) []byte {
 	b = binary.BigEndian.AppendUint64(b, h.sender)
 	b = binary.BigEndian.AppendUint64(b, uint64(h.sent.UnixMicro()))
 	b = binary.BigEndian.AppendUint64(b, uint64(h.rate))
+	for _, t := range h.tenants {
+		b = binary.BigEndian.AppendUint32(b, uint32(t))
+	}
 	return append(b, codeOf(b, key)...)
 }
 
@@ -99,7 +108,11 @@ func codeOf(body []byte, key string) []byte {
 // parseHint parses a datagram. It returns false if the datagram is not a hint of this
 // version, or was not written by a holder of the key.
 func parseHint(b []byte, key string) (h hint, ok bool) {
-	if len(b) != hintSize || binary.BigEndian.Uint32(b) != hintMagic || b[4] != hintVersion || !hmac.Equal(b[hintBody:], codeOf(b[:hintBody], key)) {
+	if len(b) < hintSize || len(b) > longestHint || binary.BigEndian.Uint32(b) != hintMagic || b[4] != hintVersion {
+		return hint{}, false
+	}
+	body, code := b[:len(b)-hintCode], b[len(b)-hintCode:]
+	if !hmac.Equal(code, codeOf(body, key)) {
 		return hint{}, false
 	}
 	h = hint{
@@ -107,7 +120,14 @@ func parseHint(b []byte, key string) (h hint, ok bool) {
 		sender: binary.BigEndian.Uint64(b[16:]), sent: time.UnixMicro(int64(binary.BigEndian.Uint64(b[24:]))),
 		rate: int64(binary.BigEndian.Uint64(b[32:])),
 	}
-	return h, h.kind <= hintLateness && h.database < task.Databases && h.due >= 0 && h.rate >= 0
+	if rest := body[hintBody:]; h.kind == hintBacklogs && len(rest)%4 == 0 {
+		for ; len(rest) > 0; rest = rest[4:] {
+			h.tenants = append(h.tenants, int32(binary.BigEndian.Uint32(rest)))
+		}
+	} else if len(rest) > 0 {
+		return hint{}, false
+	}
+	return h, h.kind <= hintBacklogs && h.database < task.Databases && h.due >= 0 && h.rate >= 0
 }
 
 // heard remembers what was sent last, to recognise replays. It is not for concurrent use.
@@ -195,7 +215,7 @@ func (h *Hints) Run(ctx context.Context, to Receiver) error {
 	stop := context.AfterFunc(ctx, func() { _ = h.conn.Close() })
 	defer stop()
 	defer h.conn.Close()
-	buf := make([]byte, hintSize+1)
+	buf := make([]byte, longestHint+1)
 	for {
 		n, from, err := h.conn.ReadFromUDPAddrPort(buf)
 		switch {
@@ -246,24 +266,31 @@ func (h *Hints) greeters(now time.Time) (addrs []netip.AddrPort) {
 
 // Report tells all who have greeted how late records are published, while they are late by
 // more than tellLate, until ctx ends. Then it returns nil.
-func (h *Hints) Report(ctx context.Context, of func() Lateness) error {
+func (h *Hints) Report(ctx context.Context, of func() task.Lateness) error {
 	sender, sent := mathrand.Uint64(), time.Time{}
 	for pause(ctx, latenessWindow) {
 		l := of()
-		if l.Late < tellLate {
-			continue
+		tell := func(kind hintKind, p task.Pace, tenants []int32) {
+			if p.Late < tellLate {
+				return
+			}
+			now := time.Now()
+			sent = later(now, sent)
+			h.tell(now, hint{kind: kind, due: task.Instant(p.Late.Milliseconds()), rate: int64(p.PerSecond), tenants: tenants, sender: sender, sent: sent})
 		}
-		now := time.Now()
-		sent = later(now, sent)
-		b := hint{
-			kind: hintLateness, due: task.Instant(l.Late.Milliseconds()), rate: int64(l.PerSecond), sender: sender, sent: sent,
-		}.append(make([]byte, 0, hintSize), h.key)
-		_ = h.conn.SetWriteDeadline(now.Add(sendWait))
-		for _, addr := range h.greeters(now) {
-			_, _ = h.conn.WriteToUDPAddrPort(b, addr)
-		}
+		tell(hintForeground, l.Foreground, nil)
+		tell(hintBacklogs, l.Backlogs, l.Backlogged[:min(len(l.Backlogged), mostTold)])
 	}
 	return nil
+}
+
+// tell sends a hint to all who have greeted lately.
+func (h *Hints) tell(now time.Time, of hint) {
+	b := of.append(make([]byte, 0, longestHint), h.key)
+	_ = h.conn.SetWriteDeadline(now.Add(sendWait))
+	for _, addr := range h.greeters(now) {
+		_, _ = h.conn.WriteToUDPAddrPort(b, addr)
+	}
 }
 
 // tellLate is the lateness from which on others are told.

@@ -3,42 +3,32 @@ package dispatch
 import (
 	"sync"
 	"time"
-)
 
-// Lateness says how late a dispatcher, or all of them, publish the records of the foreground,
-// for those who could give way: see [Hints.Report].
-type Lateness struct {
-	// Late is the mean lateness of the records of the last latenessWindow in which any were
-	// published. It is 0 if the last one was longer ago than latenessHolds: nothing is published,
-	// so nobody is in the way.
-	Late time.Duration
-	// PerSecond is how many records are published per second, of the foreground and of backlogs.
-	PerSecond float64
-}
+	"github.com/perceptor/perceptor/task"
+)
 
 const (
+	// latenessWindow is the time over which lateness is the mean.
 	latenessWindow = 250 * time.Millisecond
-	latenessHolds  = time.Second
+	// latenessHolds is how long the lateness of a window stands while nothing more is published.
+	// Then nothing is late: nobody is in the way.
+	latenessHolds = time.Second
 )
 
-// A latenessMeter measures the lateness of published records. Its methods may be called
-// concurrently.
-type latenessMeter struct {
-	mu    sync.Mutex
+// A paceMeter measures how late records are published. It is not for concurrent use.
+type paceMeter struct {
 	began time.Time
-	// published counts all records since began. first and late count those of the foreground,
-	// and add up their lateness.
+	// published counts records since began. first counts the first attempts among them, and late
+	// adds up their lateness.
 	published, first int
 	late             time.Duration
-	last             Lateness
+	last             task.Pace
 	lastAt           time.Time
 }
 
-// count records that n records were confirmed, of which first are first attempts of the
-// foreground that were late by the sum late.
-func (m *latenessMeter) count(now time.Time, n, first int, late time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// count records that n records were confirmed, of which first are first attempts that were late
+// by the sum late.
+func (m *paceMeter) count(now time.Time, n, first int, late time.Duration) {
 	m.roll(now)
 	m.published += n
 	m.first += first
@@ -46,13 +36,13 @@ func (m *latenessMeter) count(now time.Time, n, first int, late time.Duration) {
 }
 
 // roll ends the window if it is over.
-func (m *latenessMeter) roll(now time.Time) {
+func (m *paceMeter) roll(now time.Time) {
 	took := now.Sub(m.began)
 	if took < latenessWindow {
 		return
 	}
 	if took < latenessHolds && m.published > 0 {
-		m.last, m.lastAt = Lateness{PerSecond: float64(m.published) / took.Seconds()}, now
+		m.last, m.lastAt = task.Pace{PerSecond: float64(m.published) / took.Seconds()}, now
 		if m.first > 0 {
 			m.last.Late = max(m.late/time.Duration(m.first), 0)
 		}
@@ -60,16 +50,53 @@ func (m *latenessMeter) roll(now time.Time) {
 	m.began, m.published, m.first, m.late = now, 0, 0, 0
 }
 
-// read returns the lateness of the last window.
-func (m *latenessMeter) read(now time.Time) Lateness {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// read returns the pace of the last window.
+func (m *paceMeter) read(now time.Time) task.Pace {
 	m.roll(now)
 	if m.lastAt.IsZero() || now.Sub(m.lastAt) >= latenessHolds {
-		return Lateness{}
+		return task.Pace{}
 	}
 	return m.last
 }
 
-// Lateness returns how late records of the foreground are published now.
-func (d *Dispatcher) Lateness() Lateness { return d.lateness.read(time.Now()) }
+// A latenessMeter measures the lateness of the foreground and of backlogs. Its methods may be
+// called concurrently.
+type latenessMeter struct {
+	mu                   sync.Mutex
+	foreground, backlogs paceMeter
+}
+
+// confirmed counts confirmed records. late is the lateness of each.
+func (m *latenessMeter) confirmed(now time.Time, records []*record, late []time.Duration) {
+	var n, first [2]int
+	var sum [2]time.Duration
+	for i, r := range records {
+		of := 0
+		if r.background {
+			of = 1
+		}
+		n[of]++
+		if r.pub.Attempt == 1 {
+			first[of]++
+			sum[of] += late[i]
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.foreground.count(now, n[0], first[0], sum[0])
+	m.backlogs.count(now, n[1], first[1], sum[1])
+}
+
+// read returns the lateness of the last window, without the tenants.
+func (m *latenessMeter) read(now time.Time) task.Lateness {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return task.Lateness{Foreground: m.foreground.read(now), Backlogs: m.backlogs.read(now)}
+}
+
+// Lateness returns how late records are published now.
+func (d *Dispatcher) Lateness() task.Lateness {
+	l := d.lateness.read(time.Now())
+	l.Backlogged = d.scheduler.backlogged()
+	return l
+}

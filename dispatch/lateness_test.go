@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,27 +10,26 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-func TestLatenessIsTheMeanOfTheForeground(t *testing.T) {
-	m := &latenessMeter{}
+func TestLatenessIsTheMeanOfAWindow(t *testing.T) {
+	m := &paceMeter{}
 	now := at(0)
 	m.count(now, 1, 1, time.Hour) // long before the first window
 	now = now.Add(time.Minute)
-	if l := m.read(now); l != (Lateness{}) {
-		t.Errorf("after a pause: %+v, want none", l)
+	if p := m.read(now); p != (task.Pace{}) {
+		t.Errorf("after a pause: %+v, want none", p)
 	}
 	m.count(now, 300, 100, 50*time.Second)
 	m.count(now.Add(100*time.Millisecond), 200, 100, 150*time.Second)
 	now = now.Add(latenessWindow)
-	want := Lateness{Late: time.Second, PerSecond: 2000}
-	if l := m.read(now); l != want {
-		t.Errorf("after a window: %+v, want %+v", l, want)
+	if p := m.read(now); p != (task.Pace{Late: time.Second, PerSecond: 2000}) {
+		t.Errorf("after a window: %+v, want 1 s and 2,000 per second", p)
 	}
 	m.count(now.Add(time.Millisecond), 10, 0, 0)
-	if l := m.read(now.Add(latenessWindow)); l != (Lateness{PerSecond: 40}) {
-		t.Errorf("with records of backlogs only: %+v, want 40 per second and none late", l)
+	if p := m.read(now.Add(latenessWindow)); p != (task.Pace{PerSecond: 40}) {
+		t.Errorf("with repeated attempts only: %+v, want 40 per second and none late", p)
 	}
-	if l := m.read(now.Add(latenessWindow + latenessHolds)); l != (Lateness{}) {
-		t.Errorf("a second after the last record: %+v, want none", l)
+	if p := m.read(now.Add(latenessWindow + latenessHolds)); p != (task.Pace{}) {
+		t.Errorf("a second after the last record: %+v, want none", p)
 	}
 }
 
@@ -42,7 +42,7 @@ func TestThePublishedRecordsOfTheForegroundAreMeasured(t *testing.T) {
 		m.acquire(33)
 		within(t, time.Second, "published", func() bool { return w.kafka.total() == 50 })
 		time.Sleep(latenessWindow)
-		if l := m.Lateness(); l.Late < 2*time.Second || l.Late > 3*time.Second || l.PerSecond == 0 {
+		if l := m.Lateness().Foreground; l.Late < 2*time.Second || l.Late > 3*time.Second || l.PerSecond == 0 {
 			t.Errorf("lateness %+v of records that were 2 s late", l)
 		}
 		m.stop()
@@ -54,20 +54,22 @@ func TestLatenessIsReportedToThoseWhoGreet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	want := task.Lateness{
+		Foreground: task.Pace{Late: 1500 * time.Millisecond, PerSecond: 123},
+		Backlogs:   task.Pace{Late: time.Hour, PerSecond: 4}, Backlogged: []int32{3, 1 << 30},
+	}
 	greeted := make(greetings, 100)
 	inBackground(t, func(ctx context.Context) error { return h.Run(ctx, greeted) })
-	inBackground(t, func(ctx context.Context) error {
-		return h.Report(ctx, func() Lateness { return Lateness{Late: 1500 * time.Millisecond, PerSecond: 123} })
-	})
+	inBackground(t, func(ctx context.Context) error { return h.Report(ctx, func() task.Lateness { return want }) })
 	hinter := NewHinter(&fakeOwners{owners: map[task.Shard]task.Owner{0: {HintAddr: h.Addr(), HintKey: h.Key()}}})
-	if l := hinter.Lateness(); l != (Lateness{}) {
+	if l := hinter.Lateness(); !reflect.DeepEqual(l, task.Lateness{}) {
 		t.Errorf("before any report: %+v", l)
 	}
 	inBackground(t, hinter.Run)
 	deadline := time.Now().Add(time.Minute)
-	for hinter.Lateness() != (Lateness{Late: 1500 * time.Millisecond, PerSecond: 123}) {
+	for !reflect.DeepEqual(hinter.Lateness(), want) {
 		if time.Now().After(deadline) {
-			t.Fatalf("reported %+v, want 1.5 s and 123 per second", hinter.Lateness())
+			t.Fatalf("reported %+v, want %+v", hinter.Lateness(), want)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -76,19 +78,29 @@ func TestLatenessIsReportedToThoseWhoGreet(t *testing.T) {
 func TestReportsOfSeveralDispatchersAreJoinedAndExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHinter(nil)
-		report := func(sender uint64, late time.Duration, rate int64) {
-			h.reported(hint{kind: hintLateness, sender: sender, due: task.Instant(late.Milliseconds()), rate: rate}, time.Now())
+		report := func(sender uint64, kind hintKind, late time.Duration, rate int64, tenants ...int32) {
+			h.reported(hint{kind: kind, sender: sender, due: task.Instant(late.Milliseconds()), rate: rate, tenants: tenants}, time.Now())
 		}
-		report(1, time.Second, 100)
-		report(1, 2*time.Second, 200)
+		report(1, hintForeground, time.Second, 100)
+		report(1, hintForeground, 2*time.Second, 200)
+		report(1, hintBacklogs, time.Minute, 10, 4, 9)
 		time.Sleep(latenessHolds / 2)
-		report(2, 500*time.Millisecond, 50)
-		if l := h.Lateness(); l != (Lateness{2 * time.Second, 250}) {
-			t.Errorf("two dispatchers: %+v, want 2 s and 250 per second", l)
+		report(2, hintForeground, 500*time.Millisecond, 50)
+		report(2, hintBacklogs, time.Hour, 30, 2, 9)
+		want := task.Lateness{
+			Foreground: task.Pace{Late: 2 * time.Second, PerSecond: 250},
+			Backlogs:   task.Pace{Late: time.Hour, PerSecond: 40}, Backlogged: []int32{2, 4, 9},
+		}
+		if l := h.Lateness(); !reflect.DeepEqual(l, want) {
+			t.Errorf("two dispatchers: %+v, want %+v", l, want)
 		}
 		time.Sleep(latenessHolds / 2)
-		if l := h.Lateness(); l != (Lateness{500 * time.Millisecond, 50}) {
-			t.Errorf("after the report of one has expired: %+v, want that of the other", l)
+		want = task.Lateness{
+			Foreground: task.Pace{Late: 500 * time.Millisecond, PerSecond: 50},
+			Backlogs:   task.Pace{Late: time.Hour, PerSecond: 30}, Backlogged: []int32{2, 9},
+		}
+		if l := h.Lateness(); !reflect.DeepEqual(l, want) {
+			t.Errorf("after the reports of one have expired: %+v, want %+v", l, want)
 		}
 	})
 }

@@ -4,17 +4,22 @@ import (
 	"container/heap"
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/perceptor/perceptor/task"
 )
 
 // # Adds yield to claims
 //
-// Adds and claims use the same processors. While records of the foreground are published late,
-// adds give way: this process admits them at a rate that follows from how many records are
-// published and how late they are, see addRate. So the backlog of a burst shrinks while tasks
-// are still added, but slower, and adds never stop. While nothing is published, as while Kafka
-// is away, nothing is late in this sense, and adds are as fast as ever.
+// Adds and claims use the same processors. While records are published late, adds give way: this
+// process admits them at a rate that follows from how many records are published and how late
+// they are, see addRate. So the backlog of a burst shrinks while tasks are still added, but
+// slower, and adds never stop. The lateness of the foreground concerns all tenants. That of
+// backlogs concerns the backlogged tenants alone, since fair sharing keeps their backlogs from
+// the others. While nothing is published, as while Kafka is away, nothing is late in this sense,
+// and adds are as fast as ever.
 //
 // Waiting calls are admitted by start-time fair queueing (Goyal, Vin and Cheng, 1996): the tasks
 // of each tenant have virtual times of their own, so a tenant that adds much waits behind one
@@ -47,9 +52,44 @@ const (
 
 // backpressure makes adds yield to claims. It is safe for concurrent use.
 type backpressure struct {
-	// lateness returns how late records of the foreground are published, and how many records
-	// are published per second. It must not block.
-	lateness func() (late time.Duration, perSecond float64)
+	lateness func() task.Lateness
+	// everybody is for the adds of all tenants, backlogged for those of backlogged tenants.
+	everybody, backlogged *yielding
+}
+
+// newBackpressure returns nil if the lateness is not known: then adds do not yield.
+func newBackpressure(lateness func() task.Lateness, processes func() int) *backpressure {
+	if lateness == nil {
+		return nil
+	}
+	if processes == nil {
+		processes = func() int { return 1 }
+	}
+	return &backpressure{
+		lateness:   lateness,
+		everybody:  newYielding(func() task.Pace { return lateness().Foreground }, processes),
+		backlogged: newYielding(func() task.Pace { return lateness().Backlogs }, processes),
+	}
+}
+
+// yield waits until a call may add tasks of a tenant, or until ctx ends. It returns how long it
+// has waited, and how long the caller should wait before it adds as many again.
+func (b *backpressure) yield(ctx context.Context, tenant int32, tasks int) (waited, pause time.Duration) {
+	if b == nil || tasks == 0 {
+		return 0, 0
+	}
+	if _, is := slices.BinarySearch(b.lateness().Backlogged, tenant); is {
+		waited, pause = b.backlogged.yield(ctx, tenant, tasks)
+	}
+	w, p := b.everybody.yield(ctx, tenant, tasks)
+	return waited + w, max(pause, p)
+}
+
+// yielding makes some adds yield to claims of one pace. It is safe for concurrent use.
+type yielding struct {
+	// pace returns how late records are published, and how many are published per second. It
+	// must not block.
+	pace func() task.Pace
 	// processes returns the number of processes that share the rate.
 	processes func() int
 
@@ -77,36 +117,25 @@ type waitingAdd struct {
 	ready chan struct{}
 }
 
-// newBackpressure returns nil if the lateness is not known: then adds do not yield.
-func newBackpressure(lateness func() (time.Duration, float64), processes func() int) *backpressure {
-	if lateness == nil {
-		return nil
-	}
-	if processes == nil {
-		processes = func() int { return 1 }
-	}
-	return &backpressure{lateness: lateness, processes: processes, tenants: map[int32]*addingTenant{}}
+func newYielding(pace func() task.Pace, processes func() int) *yielding {
+	return &yielding{pace: pace, processes: processes, tenants: map[int32]*addingTenant{}}
 }
 
 // addRate returns the tasks per second that this process admits, or 0 if there is no limit.
-func (b *backpressure) addRate() float64 {
-	late, perSecond := b.lateness()
-	if late < yieldFrom {
+func (y *yielding) addRate() float64 {
+	p := y.pace()
+	if p.Late < yieldFrom {
 		return 0
 	}
-	part := min(float64(late-yieldFrom)/float64(yieldMost-yieldFrom), 1)
+	part := min(float64(p.Late-yieldFrom)/float64(yieldMost-yieldFrom), 1)
 	factor := mostAdds + part*(leastAdds-mostAdds)
-	return max(perSecond*factor/float64(max(b.processes(), 1)), slowestAdds)
+	return max(p.PerSecond*factor/float64(max(y.processes(), 1)), slowestAdds)
 }
 
-// yield waits until a call may add tasks of a tenant, or until ctx ends. It returns how long it
-// has waited, and how long the caller should wait before it adds as many again.
-func (b *backpressure) yield(ctx context.Context, tenant int32, tasks int) (waited, pause time.Duration) {
-	if b == nil || tasks == 0 {
-		return 0, 0
-	}
+// yield is as for [backpressure].
+func (y *yielding) yield(ctx context.Context, tenant int32, tasks int) (waited, pause time.Duration) {
 	began := time.Now()
-	w, pause := b.enter(began, tenant, tasks)
+	w, pause := y.enter(began, tenant, tasks)
 	if w == nil {
 		return 0, pause
 	}
@@ -115,104 +144,104 @@ func (b *backpressure) yield(ctx context.Context, tenant int32, tasks int) (wait
 	select {
 	case <-w.ready:
 	case <-t.C:
-		b.leave(w)
+		y.leave(w)
 	case <-ctx.Done():
-		b.leave(w)
+		y.leave(w)
 	}
 	return time.Since(began), pause
 }
 
 // enter admits a call, or queues it. The pause is the time in which the tenant may add as many
 // tasks again, by its share of the rate.
-func (b *backpressure) enter(now time.Time, tenant int32, tasks int) (w *waitingAdd, pause time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	rate := b.fill(now)
+func (y *yielding) enter(now time.Time, tenant int32, tasks int) (w *waitingAdd, pause time.Duration) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	rate := y.fill(now)
 	if rate == 0 {
 		return nil, 0
 	}
-	of := b.tenant(now, tenant)
-	pause = min(time.Duration(float64(tasks*len(b.tenants))/rate*float64(time.Second)), mostPause)
-	start := max(b.virtual, of.finish)
+	of := y.tenant(now, tenant)
+	pause = min(time.Duration(float64(tasks*len(y.tenants))/rate*float64(time.Second)), mostPause)
+	start := max(y.virtual, of.finish)
 	of.finish = start + float64(tasks)
-	if b.tokens > 0 && len(b.waiting) == 0 {
-		b.admit(start, tasks)
+	if y.tokens > 0 && len(y.waiting) == 0 {
+		y.admit(start, tasks)
 		return nil, pause
 	}
 	w = &waitingAdd{start: start, tasks: tasks, ready: make(chan struct{})}
-	heap.Push(&b.waiting, w)
-	if b.timer == nil {
-		b.timer = time.AfterFunc(yieldStep, b.serve)
+	heap.Push(&y.waiting, w)
+	if y.timer == nil {
+		y.timer = time.AfterFunc(yieldStep, y.serve)
 	}
 	return w, pause
 }
 
 // tenant returns the record of a tenant that adds now. Once in activeFor it forgets those that
 // do not any more.
-func (b *backpressure) tenant(now time.Time, id int32) *addingTenant {
-	if now.Sub(b.forgotAt) > activeFor {
-		b.forgotAt = now
-		maps.DeleteFunc(b.tenants, func(_ int32, t *addingTenant) bool {
-			return now.Sub(t.at) > activeFor && t.finish <= b.virtual
+func (y *yielding) tenant(now time.Time, id int32) *addingTenant {
+	if now.Sub(y.forgotAt) > activeFor {
+		y.forgotAt = now
+		maps.DeleteFunc(y.tenants, func(_ int32, t *addingTenant) bool {
+			return now.Sub(t.at) > activeFor && t.finish <= y.virtual
 		})
 	}
-	of := b.tenants[id]
+	of := y.tenants[id]
 	if of == nil {
 		of = &addingTenant{}
-		b.tenants[id] = of
+		y.tenants[id] = of
 	}
 	of.at = now
 	return of
 }
 
-func (b *backpressure) admit(start float64, tasks int) {
-	b.virtual = start
-	b.tokens -= float64(tasks)
+func (y *yielding) admit(start float64, tasks int) {
+	y.virtual = start
+	y.tokens -= float64(tasks)
 }
 
 // fill adds the tokens of the time that has passed and returns the rate. Without a limit it
 // forgets all debts and admits everybody.
-func (b *backpressure) fill(now time.Time) (rate float64) {
-	rate = b.addRate()
+func (y *yielding) fill(now time.Time) (rate float64) {
+	rate = y.addRate()
 	if rate == 0 {
-		for len(b.waiting) > 0 {
-			close(heap.Pop(&b.waiting).(*waitingAdd).ready)
+		for len(y.waiting) > 0 {
+			close(heap.Pop(&y.waiting).(*waitingAdd).ready)
 		}
-		b.tokens, b.filledAt, b.virtual = 0, now, 0
-		clear(b.tenants)
+		y.tokens, y.filledAt, y.virtual = 0, now, 0
+		clear(y.tenants)
 		return 0
 	}
-	b.tokens = min(b.tokens+rate*now.Sub(b.filledAt).Seconds(), rate*yieldBurst.Seconds())
-	b.filledAt = now
+	y.tokens = min(y.tokens+rate*now.Sub(y.filledAt).Seconds(), rate*yieldBurst.Seconds())
+	y.filledAt = now
 	return rate
 }
 
 // serve admits waiting calls, the one with the least virtual time first.
-func (b *backpressure) serve() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	rate := b.fill(time.Now())
-	for b.tokens > 0 && len(b.waiting) > 0 {
-		w := heap.Pop(&b.waiting).(*waitingAdd)
-		b.admit(w.start, w.tasks)
+func (y *yielding) serve() {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	rate := y.fill(time.Now())
+	for y.tokens > 0 && len(y.waiting) > 0 {
+		w := heap.Pop(&y.waiting).(*waitingAdd)
+		y.admit(w.start, w.tasks)
 		close(w.ready)
 	}
-	if len(b.waiting) == 0 {
-		b.timer = nil
+	if len(y.waiting) == 0 {
+		y.timer = nil
 		return
 	}
-	untilToken := time.Duration(-b.tokens/rate*float64(time.Second)) + time.Millisecond
-	b.timer.Reset(min(untilToken, yieldStep))
+	untilToken := time.Duration(-y.tokens/rate*float64(time.Second)) + time.Millisecond
+	y.timer.Reset(min(untilToken, yieldStep))
 }
 
 // leave lets a call go that has waited for long enough, or is given up. Its tasks count all the
 // same.
-func (b *backpressure) leave(w *waitingAdd) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (y *yielding) leave(w *waitingAdd) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
 	if w.index >= 0 {
-		heap.Remove(&b.waiting, w.index)
-		b.tokens -= float64(w.tasks)
+		heap.Remove(&y.waiting, w.index)
+		y.tokens -= float64(w.tasks)
 	}
 }
 

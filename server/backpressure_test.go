@@ -12,10 +12,28 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// pressed is a backpressure whose lateness a test sets.
+// pressed is a backpressure, and a lateness of the foreground that a test sets.
 func pressed(perSecond float64, processes int) (b *backpressure, late *atomic.Int64) {
 	late = &atomic.Int64{}
-	return newBackpressure(func() (time.Duration, float64) { return time.Duration(late.Load()), perSecond }, func() int { return processes }), late
+	return newBackpressure(func() task.Lateness {
+		return task.Lateness{Foreground: task.Pace{Late: time.Duration(late.Load()), PerSecond: perSecond}}
+	}, func() int { return processes }), late
+}
+
+func TestABacklogMakesTheAddsOfItsTenantYieldOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackpressure(func() task.Lateness {
+			return task.Lateness{Backlogs: task.Pace{Late: time.Hour, PerSecond: 400}, Backlogged: []int32{2, 5}}
+		}, nil)
+		for tenant, want := range map[int32]time.Duration{1: 0, 2: time.Second / 3, 3: 0} {
+			if _, pause := b.yield(t.Context(), tenant, 100); pause.Round(time.Millisecond) != want.Round(time.Millisecond) {
+				t.Errorf("tenant %d is told to pause for %v, want %v", tenant, pause, want)
+			}
+		}
+		if _, pause := b.yield(t.Context(), 5, 100); pause.Round(time.Millisecond) != 667*time.Millisecond {
+			t.Errorf("a second backlogged tenant is told to pause for %v, want 667ms: half of the rate", pause)
+		}
+	})
 }
 
 func TestAddsAreFreeUntilDueTasksAreLate(t *testing.T) {
@@ -33,8 +51,8 @@ func TestAddsAreFreeUntilDueTasksAreLate(t *testing.T) {
 			t.Fatalf("while little is late: waited %v, pause %v", waited, pause)
 		}
 	}
-	if len(b.tenants) != 0 {
-		t.Errorf("%d tenants are remembered without a limit", len(b.tenants))
+	if len(b.everybody.tenants) != 0 {
+		t.Errorf("%d tenants are remembered without a limit", len(b.everybody.tenants))
 	}
 }
 
@@ -55,7 +73,7 @@ func TestTheRateOfAddsFollowsTheLateness(t *testing.T) {
 	} {
 		b, late := pressed(tt.perSecond, tt.processes)
 		late.Store(int64(tt.late))
-		if got := b.addRate(); got != tt.want {
+		if got := b.everybody.addRate(); got != tt.want {
 			t.Errorf("%v late at %v per second, %d processes: %v adds per second, want %v", tt.late, tt.perSecond, tt.processes, got, tt.want)
 		}
 	}
@@ -141,8 +159,8 @@ func TestNoAddWaitsForLong(t *testing.T) {
 			})
 		}
 		adding.Wait()
-		if len(b.waiting) != 0 {
-			t.Errorf("%d calls wait, want none", len(b.waiting))
+		if len(b.everybody.waiting) != 0 {
+			t.Errorf("%d calls wait, want none", len(b.everybody.waiting))
 		}
 		// A call that is given up leaves, and the end of the lateness frees everybody.
 		ctx, cancel := context.WithCancel(t.Context())

@@ -244,9 +244,9 @@ type Deps struct {
 	// Processes returns the number of processes that share the rates of tenants.
 	// It must not block. nil: this is the only one.
 	Processes func() int
-	// Lateness returns how late due tasks are published, in the mean, and how many are published
-	// per second, by all dispatchers. It must not block. nil: adds do not yield to claims.
-	Lateness func() (late time.Duration, perSecond float64)
+	// Lateness returns how late all dispatchers publish what is due. It must not block. nil: adds
+	// do not yield to claims.
+	Lateness func() task.Lateness
 	// Assignment may be nil: this installation has no coordinator, or this
 	// process does not know it.
 	Assignment Assignment

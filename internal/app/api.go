@@ -48,7 +48,7 @@ type Hinter interface {
 	// BulkStarted says that a bulk operation was created or changed in the database.
 	BulkStarted(database int)
 	// Lateness says how late the dispatchers publish what is due.
-	Lateness() dispatch.Lateness
+	Lateness() task.Lateness
 }
 
 // APIOptions are the options of an [API].
@@ -177,18 +177,12 @@ func (a *API) newServer(metrics *telemetry.API) error {
 		Quotas:          a.o.quotas(),
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxConnections: c.MaxConnections, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics, a.recorder), Tracer: a.traces.Tracer(),
-	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Lateness: a.lateness, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: a.logins, Certificates: a.logins, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Monitoring: newMonitoring(a), Inspections: a.audit.inspected, Console: serveConsole})
+	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Lateness: a.hints.Lateness, Runs: a.shards, Dead: a.shards, Bulk: a.shards, Admin: tenants, Auth: a.logins, Certificates: a.logins, Delivery: a.delivery, Assignment: assignment, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Monitoring: newMonitoring(a), Inspections: a.audit.inspected, Console: serveConsole})
 	if err != nil {
 		return err
 	}
 	metrics.Quotas(a.presence.processes, a.quotaUses)
 	return nil
-}
-
-// lateness returns what dispatchers say of the lateness of due tasks.
-func (a *API) lateness() (late time.Duration, perSecond float64) {
-	l := a.hints.Lateness()
-	return l.Late, l.PerSecond
 }
 
 // quotaUses returns what tenants use of their quotas, for metrics.

@@ -229,9 +229,9 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 }
 
 // Lateness returns how late records are published now.
-func (d *Dispatcher) Lateness() dispatch.Lateness {
+func (d *Dispatcher) Lateness() task.Lateness {
 	if d.dispatch == nil {
-		return dispatch.Lateness{}
+		return task.Lateness{}
 	}
 	return d.dispatch.Lateness()
 }

@@ -28,7 +28,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/perceptor/perceptor/dispatch"
 	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/internal/oidc/oidctest"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -405,6 +404,6 @@ func TestWrongBindingsAreNamed(t *testing.T) {
 // noHints tells nobody.
 type noHints struct{}
 
-func (noHints) Hint(int, task.Instant)          {}
-func (noHints) BulkStarted(int)                 {}
-func (noHints) Lateness() (l dispatch.Lateness) { return l }
+func (noHints) Hint(int, task.Instant)      {}
+func (noHints) BulkStarted(int)             {}
+func (noHints) Lateness() (l task.Lateness) { return l }

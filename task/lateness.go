@@ -1,0 +1,23 @@
+package task
+
+import "time"
+
+// Lateness says how late dispatchers publish what is due.
+type Lateness struct {
+	// Foreground is the pace of the tenants without a backlog, Backlogs that of the others.
+	Foreground, Backlogs Pace
+	// Backlogged are the tenants with a backlog, or some of them, in ascending order.
+	Backlogged []int32
+}
+
+// Pace is how late first attempts are published, in the mean, and how many records are
+// published per second. The zero value says that nothing is late.
+type Pace struct {
+	Late      time.Duration
+	PerSecond float64
+}
+
+// Join returns the pace of two dispatchers together: the greater lateness, and all records.
+func (p Pace) Join(q Pace) Pace {
+	return Pace{Late: max(p.Late, q.Late), PerSecond: p.PerSecond + q.PerSecond}
+}
