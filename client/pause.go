@@ -8,40 +8,48 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// maxPause bounds how long an add waits because the service has asked for pauses.
-const maxPause = 2 * time.Second
+// paceHolds is how long a pace stands without another answer.
+const paceHolds = 2 * time.Second
 
-// pauses keeps the pauses that the service asks for while due tasks fire late. An answer to an
-// add says how long to wait before as many tasks are added again. Concurrent adds add up their
-// pauses, so together they keep the rate that the service can bear. The zero value is ready for
-// use, also concurrently.
+// pauses spreads adds over time while the service asks for it: because due tasks fire late, its
+// answers say how long to wait before as many tasks are added again. Each add reserves its part
+// of the time before it is sent, so all concurrent adds together keep the pace. The zero value is
+// ready for use, also concurrently.
 type pauses struct {
-	mu    sync.Mutex
-	until time.Time
+	mu sync.Mutex
+	// perTask is the pace of the last answer, which came at toldAt. next is when the time of all
+	// reservations ends.
+	perTask      time.Duration
+	toldAt, next time.Time
 }
 
-// told records the pause of an answer. It may be nil.
-func (p *pauses) told(pause *durationpb.Duration) {
-	if pause == nil {
-		return
-	}
-	now := time.Now()
+// told records the pause of the answer to an add of n tasks; nil means that there is none.
+func (p *pauses) told(pause *durationpb.Duration, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.until.Before(now) {
-		p.until = now
-	}
-	p.until = p.until.Add(max(pause.AsDuration(), 0))
-	if most := now.Add(maxPause); p.until.After(most) {
-		p.until = most
-	}
+	p.perTask, p.toldAt = max(pause.AsDuration(), 0)/time.Duration(max(n, 1)), time.Now()
 }
 
-// wait waits until the pauses are over. It returns an error if ctx ends before.
-func (p *pauses) wait(ctx context.Context) error {
+// reserve returns how long an add of n tasks is to wait.
+func (p *pauses) reserve(n int) time.Duration {
 	p.mu.Lock()
-	d := time.Until(p.until)
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if p.perTask == 0 || now.Sub(p.toldAt) > paceHolds && now.After(p.next) {
+		return 0
+	}
+	if p.next.Before(now) {
+		p.next = now
+	}
+	wait := p.next.Sub(now)
+	p.next = p.next.Add(time.Duration(n) * p.perTask)
+	return wait
+}
+
+// wait waits until an add of n tasks may be sent, but not longer than most. It returns an error
+// if ctx ends before.
+func (p *pauses) wait(ctx context.Context, n int, most time.Duration) error {
+	d := min(p.reserve(n), most)
 	if d <= 0 {
 		return nil
 	}
@@ -53,4 +61,10 @@ func (p *pauses) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// pauseBefore waits until an add of n tasks may be sent. It leaves half of the time of a call for
+// the call.
+func (c *Client) pauseBefore(ctx context.Context, n int) error {
+	return c.pauses.wait(ctx, n, c.cfg.CallTimeout/2)
 }

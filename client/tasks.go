@@ -71,14 +71,14 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 		_ = c.addAgain(ctx, []*perceptorv1.Task{p}, results, false) // its error is that of the result
 		return results[0].ID, results[0].Err
 	}
-	if err := c.pauses.wait(ctx); err != nil {
+	if err := c.pauseBefore(ctx, 1); err != nil {
 		return 0, fmt.Errorf("perceptor: AddTask: %w (while due tasks fire late, adds wait)", err)
 	}
 	a, err := call(ctx, c, "AddTask", c.tasks.AddTask, &perceptorv1.AddTaskRequest{Task: p, RequestId: o.requestID, Upsert: o.upsert})
 	if err != nil {
 		return 0, err
 	}
-	c.pauses.told(a.GetPause())
+	c.pauses.told(a.GetPause(), 1)
 	return a.GetId(), nil
 }
 
@@ -173,7 +173,7 @@ func nextBatch(tasks []Task, traceParent string) []*perceptorv1.Task {
 // addBatch makes one call. Without an id it draws one for a shard that the placement
 // chooses.
 func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id string, upsert bool) ([]AddResult, error) {
-	if err := c.pauses.wait(ctx); err != nil {
+	if err := c.pauseBefore(ctx, len(batch)); err != nil {
 		err = fmt.Errorf("perceptor: AddTasks: %w (while due tasks fire late, adds wait)", err)
 		return slices.Repeat([]AddResult{{Err: err}}, len(batch)), err
 	}
@@ -184,7 +184,9 @@ func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id str
 		id, add = p.id, p.add
 	}
 	a, err := call(ctx, c, "AddTasks", add, &perceptorv1.AddTasksRequest{Tasks: batch, RequestId: id, Upsert: upsert})
-	c.pauses.told(a.GetPause())
+	if err == nil {
+		c.pauses.told(a.GetPause(), len(batch))
+	}
 	if err == nil && len(a.GetResults()) != len(batch) {
 		err = &Error{Op: "AddTasks", Kind: ErrInternal, Message: fmt.Sprintf("%d results for %d tasks", len(a.GetResults()), len(batch))}
 	}

@@ -142,15 +142,14 @@ func (h *Hinter) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	go h.listen(conn)
-	greetings := time.NewTicker(greetEvery)
+	greetings := time.NewTimer(0)
 	defer greetings.Stop()
-	h.greet(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-greetings.C:
-			h.greet(ctx)
+			greetings.Reset(h.greet(ctx))
 			continue
 		case <-h.later:
 			h.gather(ctx)
@@ -192,9 +191,14 @@ func (h *Hinter) send() {
 	}
 }
 
-// greet sends a greeting to each receiver once.
-func (h *Hinter) greet(ctx context.Context) {
-	h.refresh(ctx, knownFor)
+// greet sends a greeting to each receiver once. It returns when to greet again: soon if no
+// receiver is known.
+func (h *Hinter) greet(ctx context.Context) (again time.Duration) {
+	if len(h.targets) == 0 {
+		h.refresh(ctx, ownersEvery/2)
+	} else {
+		h.refresh(ctx, knownFor)
+	}
 	h.sendSoon()
 	greeted := make(map[string]bool)
 	for _, targets := range h.targets {
@@ -205,6 +209,10 @@ func (h *Hinter) greet(ctx context.Context) {
 			}
 		}
 	}
+	if len(greeted) == 0 {
+		return ownersEvery
+	}
+	return greetEvery
 }
 
 // sendSoon sets the deadline of what is sent next. A send to a local network does not block;

@@ -41,7 +41,7 @@ const (
 	// server.
 	mostYield = 500 * time.Millisecond
 	// mostPause bounds the wait that a caller is told.
-	mostPause = time.Second
+	mostPause = 10 * time.Second
 	// yieldBurst is how much of its rate a process may admit at once.
 	yieldBurst = 100 * time.Millisecond
 	// yieldStep is the longest time between two readings of the lateness while calls wait.
@@ -152,7 +152,7 @@ func (y *yielding) yield(ctx context.Context, tenant int32, tasks int) (waited, 
 }
 
 // enter admits a call, or queues it. The pause is the time in which the tenant may add as many
-// tasks again, by its share of the rate.
+// tasks again, by its share of the rate of all processes, since its next call may go to another.
 func (y *yielding) enter(now time.Time, tenant int32, tasks int) (w *waitingAdd, pause time.Duration) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -161,7 +161,8 @@ func (y *yielding) enter(now time.Time, tenant int32, tasks int) (w *waitingAdd,
 		return nil, 0
 	}
 	of := y.tenant(now, tenant)
-	pause = min(time.Duration(float64(tasks*len(y.tenants))/rate*float64(time.Second)), mostPause)
+	share := rate * float64(max(y.processes(), 1)) / float64(len(y.tenants))
+	pause = min(time.Duration(float64(tasks)/share*float64(time.Second)), mostPause)
 	start := max(y.virtual, of.finish)
 	of.finish = start + float64(tasks)
 	if y.tokens > 0 && len(y.waiting) == 0 {
