@@ -83,6 +83,11 @@ func command() *cobra.Command {
 	root.AddCommand(experiments()...)
 	root.AddCommand(
 		process(harness.ListenerName, func(ctx context.Context, _ []string) error {
+			end, err := harness.ProfileLife()
+			if err != nil {
+				return err
+			}
+			defer end()
 			return workload.ServeListener(ctx, os.Stdin, os.Stdout)
 		}),
 		process(abuse.RivalName, func(ctx context.Context, _ []string) error {

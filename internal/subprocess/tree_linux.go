@@ -112,3 +112,34 @@ func statFields(path string) ([]string, error) {
 	}
 	return fields, nil
 }
+
+// Thread is a thread of a process.
+type Thread struct {
+	Name string
+	// Used is its user and system processor time.
+	Used time.Duration
+}
+
+// Threads returns the threads of a process by their ids.
+func Threads(pid int) (map[int]Thread, error) {
+	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid))
+	if err != nil || len(paths) == 0 {
+		return nil, fmt.Errorf("list the threads of pid %d: %w", pid, errors.Join(err, os.ErrNotExist))
+	}
+	threads := make(map[int]Thread, len(paths))
+	for _, path := range paths {
+		name, err := os.ReadFile(filepath.Join(path, "comm"))
+		if err != nil {
+			continue // it has ended since the listing
+		}
+		fields, err := statFields(filepath.Join(path, "stat"))
+		if err != nil {
+			continue
+		}
+		id, _ := strconv.Atoi(filepath.Base(path))
+		user, _ := strconv.ParseInt(fields[11], 10, 64)
+		system, _ := strconv.ParseInt(fields[12], 10, 64)
+		threads[id] = Thread{Name: string(bytes.TrimSpace(name)), Used: time.Duration(user+system) * time.Second / clockTicks}
+	}
+	return threads, nil
+}

@@ -49,3 +49,15 @@ func CPUTime(int) (time.Duration, error) {
 func Memory(int) (now, peak int64, err error) {
 	return 0, 0, fmt.Errorf("read memory: %w", errors.ErrUnsupported)
 }
+
+// Thread is a thread of a process.
+type Thread struct {
+	Name string
+	// Used is its user and system processor time.
+	Used time.Duration
+}
+
+// Threads is supported on Linux only. Here it returns [errors.ErrUnsupported].
+func Threads(int) (map[int]Thread, error) {
+	return nil, fmt.Errorf("list threads: %w", errors.ErrUnsupported)
+}

@@ -38,6 +38,8 @@ type Setup struct {
 	LongLived bool
 	// Statements says that the stack's server counts its statements.
 	Statements bool
+	// Profile is the folder for CPU profiles of the programs. Empty: none are made.
+	Profile string
 	// DataDir is the directory of the servers' data. If it is empty, they use the directory
 	// for temporary files.
 	DataDir string
@@ -80,6 +82,11 @@ func (s *Setup) prepare() error {
 	}
 	if s.Statements {
 		s.countStatements()
+	}
+	if s.Profile != "" {
+		if err := s.prepareProfile(); err != nil {
+			return err
+		}
 	}
 	return useDataDir(s.DataDir)
 }

@@ -194,6 +194,7 @@ func (o *Options) Declare(f *harness.Flags) {
 	f.Seed()
 	f.Stack()
 	f.Statements()
+	f.Profile()
 	o.require(f)
 }
 

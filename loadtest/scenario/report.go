@@ -88,6 +88,9 @@ type Report struct {
 
 	// Statements are what PostgreSQL executed in the window, if it was to count that.
 	Statements []harness.Statement `json:"statements,omitempty"`
+	// Profiles have the shares of packages, or of threads, in the processor time of each process.
+	// Those of listeners are of their whole lives.
+	Profiles map[string][]harness.Share `json:"profiles,omitempty"`
 
 	// Complete is false if the run was interrupted. Then no run counts as lost.
 	Complete bool `json:"complete"`
@@ -146,7 +149,7 @@ func (r *runner) report(res check.Result) *Report {
 		Findings: harness.FindingsOf(res),
 		Tasks:    f.Tasks, Runs: f.Runs, Callbacks: f.Callbacks, Missed: f.Missed, Silent: f.Silent,
 		AddsUnanswered: f.NotKnown, AddsRefused: f.Refused, AddsBehindMs: harness.Milliseconds(r.adder.Behind()),
-		Series: series(f), Fifths: r.fifths(f), Samples: r.window.report(r.from), Statements: r.window.executed(), Complete: !r.quiet.IsZero() && r.final,
+		Series: series(f), Fifths: r.fifths(f), Samples: r.window.report(r.from), Statements: r.window.executed(), Profiles: r.profiles, Complete: !r.quiet.IsZero() && r.final,
 	}
 	for t, h := range f.LatenessOf {
 		rep.LatenessByType[strings.ToLower(t.String())] = harness.QuantilesOf(h)
@@ -239,6 +242,7 @@ func (rep *Report) Table(t *harness.Table) {
 		t.Row("WAL", "%.0f bytes per fire", *rep.WALBytesPerFire)
 	}
 	t.Statements(rep.Statements)
+	t.Shares(rep.Profiles)
 	if rep.RatioToFloor != nil {
 		t.Row("floor", "%.0f cycles/s with plain SQL on the same server: ratio %.2f", *rep.FloorCyclesPerS, *rep.RatioToFloor)
 		t.Row("", "%s", rep.Floor.Summary())

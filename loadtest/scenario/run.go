@@ -41,6 +41,7 @@ type runner struct {
 	crew       workload.Crew
 	meter      *harness.Meter
 	window     window
+	profiles   map[string][]harness.Share
 	floor      *floor.Report
 	header     harness.Header
 
@@ -95,6 +96,9 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 		r.to = now
 	}
 	err = errors.Join(err, r.stack.Died(), r.stopListeners(ctx))
+	if err == nil && r.profiles != nil {
+		r.listenerProfiles(ctx)
+	}
 	if err == nil {
 		err = r.recordFinals(ctx)
 	}
@@ -137,6 +141,9 @@ func (r *runner) load(ctx context.Context) error {
 	r.window = window{meter: r.meter, dsn: r.stack.Postgres(), sizes: r.Soak, statements: r.Statements}
 	working.Go(func() { r.window.watch(background, r.from, r.to, r.SampleEvery) })
 	working.Go(func() { r.adder.Run(background, r.begin, r.to) })
+	if r.Profile != "" {
+		working.Go(func() { r.profile(background) })
+	}
 	var changed error
 	if r.Contract {
 		working.Go(func() { changed = r.runContract(background) })
@@ -156,6 +163,20 @@ func (r *runner) load(ctx context.Context) error {
 		return nil
 	}
 	return r.drain(ctx)
+}
+
+// profile profiles the programs of the stack within the window.
+func (r *runner) profile(ctx context.Context) {
+	if harness.SleepUntil(ctx, r.from) == nil {
+		r.profiles = harness.ProfileWindow(ctx, r.stack, r.Options.Profile, r.For)
+	}
+}
+
+// listenerProfiles adds the profiles of the listeners, which have ended.
+func (r *runner) listenerProfiles(ctx context.Context) {
+	for name, shares := range harness.ListenerProfiles(ctx, r.Options.Profile) {
+		r.profiles[name] = shares
+	}
 }
 
 func (r *runner) disturbAll(ctx context.Context) error {
