@@ -245,7 +245,7 @@ func (s *Stack) startAPI(ctx context.Context, parts []virtualclock.Part) (err er
 		return errors.Join(err, grpc.Close())
 	}
 	s.GRPC, s.HTTP = grpc.Addr().String(), http.Addr().String()
-	s.api, err = app.NewAPI(ctx, app.APIOptions{Options: s.options(s.config), GRPC: grpc, HTTP: http, Clock: s.Clock, Hint: s.hint})
+	s.api, err = app.NewAPI(ctx, app.APIOptions{Options: s.options(s.config), GRPC: grpc, HTTP: http, Clock: s.Clock, Hints: hints{s}})
 	if err != nil {
 		return errors.Join(err, closeAll(grpc, http))
 	}
@@ -259,12 +259,25 @@ func closeAll(listeners ...net.Listener) (err error) {
 	return err
 }
 
-// hint calls every dispatcher. Those that do not own the shard ignore it.
-func (s *Stack) hint(database int, due task.Instant) {
-	for _, d := range s.dispatchers {
+// hints calls every dispatcher. Those that do not own the shard ignore it.
+type hints struct{ *Stack }
+
+// Hint implements [app.Hinter].
+func (h hints) Hint(database int, due task.Instant) {
+	for _, d := range h.dispatchers {
 		d.Hint(database, due)
 	}
 }
+
+// BulkStarted implements [app.Hinter].
+func (h hints) BulkStarted(database int) {
+	for _, d := range h.dispatchers {
+		d.BulkStarted(database)
+	}
+}
+
+// Lateness implements [app.Hinter].
+func (h hints) Lateness() (l task.Lateness) { return l }
 
 const ownersWait = 2 * time.Minute
 
