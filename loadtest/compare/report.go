@@ -56,6 +56,8 @@ type Row struct {
 	RatioOfCPU float64 `json:"ratio_of_cpu,omitempty"`
 	// LatenessMs is the figure of the phase lateness.
 	LatenessMs *phase.Quantiles `json:"lateness_ms,omitempty"`
+	// LatenessCPUUs is the processor time per job of the phase lateness, in microseconds.
+	LatenessCPUUs float64 `json:"lateness_cpu_us,omitempty"`
 
 	// Runs is the number of jobs that were added to the full stack. Its load follows a
 	// clock and omits the adds that the API did not accept in time.
@@ -90,7 +92,7 @@ func (row *Row) add(w phase.Work, m measured) {
 		}
 		row.WALBytesPerCycle = harness.Round(float64(m.wal) / jobs)
 	case w.Phase == phase.Lateness:
-		row.LatenessMs = &m.LatenessMs
+		row.LatenessMs, row.LatenessCPUUs = &m.LatenessMs, harness.Round(client+postgres)
 	case w.Waiting == 0:
 		row.TasksPerS = harness.Round(jobs / m.EnqueueS)
 		row.DrainPerS, row.DrainCPUUs = perS, harness.Round(client+postgres)
@@ -140,7 +142,7 @@ func (r *Report) Verdict() error {
 	return nil
 }
 
-const format = "  %-16s %-8s %9s %8s %8s %8s %8s %9s %9s %7s %22s %11s\n"
+const format = "  %-16s %-8s %9s %8s %8s %8s %8s %9s %9s %7s %22s %8s %11s\n"
 
 // Table implements [harness.Report].
 func (r *Report) Table(b *harness.Table) {
@@ -150,8 +152,8 @@ func (r *Report) Table(b *harness.Table) {
 	}
 	fmt.Fprintf(b, "\n%d jobs of %d bytes, due within %g s, PostgreSQL %s, %d cores\n",
 		r.Jobs, r.ParamsBytes, r.SpreadS, r.Versions["postgres"], r.Machine.Cores)
-	fmt.Fprintf(b, "  client, postgres: µs of processor time per job; ratio: drain beside %d waiting jobs to drain without; lateness at %d/s\n\n", r.Waiting, r.LatenessRate)
-	fmt.Fprintf(b, format, "", "version", "cycles/s", "client", "postgres", "µs", "WAL B", "adds/s", "drain/s", "ratio", "p50 / p99 / max ms", "violations")
+	fmt.Fprintf(b, "  client, postgres: µs of processor time per job; ratio: drain beside %d waiting jobs to drain without; lateness at %d/s, and µs then\n\n", r.Waiting, r.LatenessRate)
+	fmt.Fprintf(b, format, "", "version", "cycles/s", "client", "postgres", "µs", "WAL B", "adds/s", "drain/s", "ratio", "p50 / p99 / max ms", "µs then", "violations")
 	for _, row := range r.Rows {
 		late := "-"
 		if l := row.LatenessMs; l != nil {
@@ -159,7 +161,7 @@ func (r *Report) Table(b *harness.Table) {
 		}
 		client, postgres := row.parts()
 		fmt.Fprintf(b, format, row.Name, row.Version, orDash("%.0f", row.CyclesPerS), orDash("%.0f", client), orDash("%.0f", postgres), orDash("%.0f", client+postgres),
-			orDash("%.0f", row.WALBytesPerCycle), orDash("%.0f", row.TasksPerS), orDash("%.0f", row.DrainPerS), orDash("%.2f", row.RatioToEmpty), late, fmt.Sprint(row.Violations))
+			orDash("%.0f", row.WALBytesPerCycle), orDash("%.0f", row.TasksPerS), orDash("%.0f", row.DrainPerS), orDash("%.2f", row.RatioToEmpty), late, orDash("%.0f", row.LatenessCPUUs), fmt.Sprint(row.Violations))
 		if row.Runs > 0 && row.Runs != int64(r.Jobs) {
 			fmt.Fprintf(b, "    figures of %d jobs: the API did not accept the others in time\n", row.Runs)
 		}
@@ -214,6 +216,7 @@ func (r *runner) fullStack(ctx context.Context, row *Row) error {
 		}
 		row.Violations += report.Broken()
 		row.LatenessMs = &phase.Quantiles{P50: report.LatenessMs.P50, P99: report.LatenessMs.P99, Max: report.LatenessMs.Max}
+		row.LatenessCPUUs = report.CPU.UsPerCycle["total"]
 		return row, nil
 	})
 	return err
