@@ -86,29 +86,73 @@ func (p *Proxy) accept() {
 	}
 }
 
-// pump copies data from one connection to the other until one of them ends. While
-// the proxy is frozen, pump keeps the data that it has read.
+// A piece is data that a link has taken, and when it is passed on.
+type piece struct {
+	data *[pieceBytes]byte
+	size int
+	due  time.Time
+}
+
+// A link keeps at most maxPieces of at most pieceBytes in each direction of a connection. That is
+// 1 GB/s with a delay of 1 ms.
+const pieceBytes, maxPieces = 32 << 10, 32
+
+var pieces = sync.Pool{New: func() any { return new([pieceBytes]byte) }}
+
+// pump copies data from one connection to the other until one of them ends. It reads on while data
+// waits for its time, so that a delay does not limit the throughput. While the proxy is frozen, pump
+// keeps the data that it has read.
 func (p *Proxy) pump(from, to net.Conn) {
 	defer p.forget(from, to)
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(buf)
-		p.mu.Lock()
-		delay := p.delay
-		if p.frozen || delay > 0 {
-			p.harmed++
-		}
-		for p.frozen && !p.down {
-			p.thawed.Wait()
-		}
-		p.mu.Unlock()
-		time.Sleep(delay)
-		if _, err := to.Write(buf[:n]); err != nil {
+	taken, ended := make(chan piece, maxPieces), make(chan struct{})
+	defer close(ended)
+	p.wg.Go(func() { p.take(from, taken, ended) })
+	for next := range taken {
+		time.Sleep(time.Until(next.due))
+		p.awaitThaw()
+		_, err := to.Write(next.data[:next.size])
+		pieces.Put(next.data)
+		if err != nil {
 			return
+		}
+	}
+}
+
+// take reads pieces until the connection or the pump ends.
+func (p *Proxy) take(from net.Conn, taken chan<- piece, ended <-chan struct{}) {
+	defer close(taken)
+	for {
+		next := piece{data: pieces.Get().(*[pieceBytes]byte)}
+		var err error
+		if next.size, err = from.Read(next.data[:]); next.size > 0 {
+			next.due = p.dueOf()
+			select {
+			case taken <- next:
+			case <-ended:
+				return
+			}
 		}
 		if err != nil {
 			return
 		}
+	}
+}
+
+// dueOf returns when a piece that was read now is passed on, and counts it if that harms it.
+func (p *Proxy) dueOf() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.frozen || p.delay > 0 {
+		p.harmed++
+	}
+	return time.Now().Add(p.delay)
+}
+
+func (p *Proxy) awaitThaw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.frozen && !p.down {
+		p.thawed.Wait()
 	}
 }
 
@@ -164,7 +208,8 @@ func (p *Proxy) Thaw() {
 	p.thawed.Broadcast()
 }
 
-// Delay keeps each piece of data for d before it is passed on, in both directions. 0 ends the delay.
+// Delay keeps data for d before it is passed on, in both directions, from now on. It does not limit the
+// throughput. 0 ends the delay.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

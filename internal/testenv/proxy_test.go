@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"testing"
@@ -54,5 +55,60 @@ func TestAProxyTellsWhatItHarmed(t *testing.T) {
 	p.Cut()
 	if p.Harmed() <= 2 || p.Connections() != 0 {
 		t.Errorf("after a cut the proxy has %d connections and harmed %d, want 0 and more than 2", p.Connections(), p.Harmed())
+	}
+}
+
+func TestADelayDoesNotLimitTheThroughput(t *testing.T) {
+	t.Parallel()
+	const delay, size = 50 * time.Millisecond, 32 << 20
+	p := NewProxy(t, echo(t))
+	p.Delay(delay)
+	conn, err := net.Dial("tcp", p.Addr())
+	must(t, err)
+	defer conn.Close()
+	must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	sent := make([]byte, size)
+	for i := range sent {
+		sent[i] = byte(i * i >> 8)
+	}
+	begin := time.Now()
+	go conn.Write(sent) //nolint:errcheck // the comparison below fails
+	got := make([]byte, size)
+	_, err = io.ReadFull(conn, got)
+	must(t, err)
+	// One piece at a time would take 100 ms for each of a thousand pieces.
+	if took := time.Since(begin); took < 2*delay || took > 20*time.Second {
+		t.Errorf("%d bytes took %v there and back, want more than %v and less than 20 s", size, took, 2*delay)
+	}
+	if !bytes.Equal(got, sent) {
+		t.Error("the data came back changed")
+	}
+}
+
+func TestAProxyEndsWithAPeerThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	p, err := StartProxy(listener.Addr().String())
+	must(t, err)
+	conn, err := net.Dial("tcp", p.Addr())
+	must(t, err)
+	defer conn.Close()
+	deaf, err := listener.Accept()
+	must(t, err)
+	defer deaf.Close()
+	// What the peer does not read stays with the sender once the buffers are full.
+	must(t, conn.SetWriteDeadline(time.Now().Add(2*time.Second)))
+	n, err := conn.Write(make([]byte, 64<<20))
+	if err == nil {
+		t.Errorf("a proxy took %d bytes that nobody read", n)
+	}
+	ended := make(chan struct{})
+	go func() { p.Close(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the proxy does not end")
 	}
 }
