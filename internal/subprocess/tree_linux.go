@@ -96,6 +96,43 @@ func Memory(pid int) (now, peak int64, err error) {
 	return now, peak, nil
 }
 
+// TreeMemory returns the memory of a process and its children in bytes. What several of them share,
+// such as the shared buffers of PostgreSQL, counts once (their proportional set sizes, added up).
+func TreeMemory(pid int) (sum int64, err error) {
+	children, err := Children(pid)
+	if err != nil {
+		return 0, err
+	}
+	if sum, err = proportional(pid); err != nil {
+		return 0, err
+	}
+	for _, child := range children {
+		if n, err := proportional(child); err == nil { // otherwise it has just ended
+			sum += n
+		}
+	}
+	return sum, nil
+}
+
+// proportional returns the proportional set size of a process: its own memory, and its part of what
+// it shares.
+func proportional(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, fmt.Errorf("read memory of pid %d: %w", pid, err)
+	}
+	for line := range bytes.Lines(text) {
+		if value, ok := bytes.CutPrefix(line, []byte("Pss:")); ok {
+			kb, err := strconv.ParseInt(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(value), []byte("kB")))), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("read memory of pid %d: %w", pid, err)
+			}
+			return kb << 10, nil
+		}
+	}
+	return 0, fmt.Errorf("read memory of pid %d: it has no set size", pid)
+}
+
 // statFields returns the fields of a /proc stat file that follow the command's name, state first.
 func statFields(path string) ([]string, error) {
 	line, err := os.ReadFile(path)

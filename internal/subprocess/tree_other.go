@@ -61,3 +61,8 @@ type Thread struct {
 func Threads(int) (map[int]Thread, error) {
 	return nil, fmt.Errorf("list threads: %w", errors.ErrUnsupported)
 }
+
+// TreeMemory is supported on Linux only. Here it returns [errors.ErrUnsupported].
+func TreeMemory(int) (sum int64, err error) {
+	return 0, fmt.Errorf("read memory: %w", errors.ErrUnsupported)
+}

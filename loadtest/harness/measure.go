@@ -25,6 +25,9 @@ type Source interface {
 	CPUTime() (time.Duration, error)
 }
 
+// own is the name of this process.
+const own = "loadtest"
+
 // The parts that the name "postgres" is split into.
 const (
 	postgres           = "postgres"
@@ -56,7 +59,7 @@ type reading struct {
 // NewMeter returns a meter of this process (named "loadtest"), the stack's parts and the
 // other sources.
 func NewMeter(s *stack.Stack, others map[string]Source) *Meter {
-	m := newMeter(map[string]Source{"loadtest": Rusage(syscall.RUSAGE_SELF)})
+	m := newMeter(map[string]Source{own: Rusage(syscall.RUSAGE_SELF)})
 	if s != nil {
 		for _, p := range s.Parts {
 			m.sources[p.Name] = p.Server
@@ -89,15 +92,36 @@ func (who Rusage) CPUTime() (time.Duration, error) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
 }
 
-// Memory returns the resident memory of all sources whose names begin with prefix, in bytes.
+// Memory returns the memory of all sources whose names begin with prefix, with their children, in
+// bytes. What a process and its children share counts once.
 func (m *Meter) Memory(prefix string) (sum int64) {
 	for name, source := range m.sources {
 		if pid := source.PID(); pid != 0 && strings.HasPrefix(name, prefix) {
-			now, _, err := subprocess.Memory(pid)
-			if err == nil { // otherwise it does not run now
-				sum += now
-			}
+			sum += memoryOf(pid, name == own)
 		}
+	}
+	return sum
+}
+
+// MemoryByName returns the memory of each source that runs, as [Meter.Memory] counts it.
+func (m *Meter) MemoryByName() map[string]int64 {
+	all := map[string]int64{}
+	for name, source := range m.sources {
+		if pid := source.PID(); pid != 0 {
+			all[name] = memoryOf(pid, name == own)
+		}
+	}
+	return all
+}
+
+// memoryOf returns the memory of a process, alone or with its children; 0: it does not run now.
+func memoryOf(pid int, alone bool) int64 {
+	sum, err := subprocess.TreeMemory(pid)
+	if alone || err != nil { // another user's process shows only its own resident memory
+		sum, _, err = subprocess.Memory(pid)
+	}
+	if err != nil {
+		return 0
 	}
 	return sum
 }

@@ -49,6 +49,13 @@ type Report struct {
 	// WALBytesPerFire is the number of WAL bytes that the server wrote per fired run.
 	WALBytesPerFire *float64 `json:"wal_bytes_per_fire,omitempty"`
 
+	// CommitsPerS and Sessions are those of all PostgreSQL servers, absent if they are not known.
+	CommitsPerS float64 `json:"commits_per_s,omitempty"`
+	Sessions    int64   `json:"postgres_sessions,omitempty"`
+	// MemoryMiB is the memory by process at the end of the window. What a server and its children
+	// share counts once.
+	MemoryMiB map[string]float64 `json:"memory_mib,omitempty"`
+
 	// Floor is the floor measured on the same server just before the load. FloorCyclesPerS
 	// is its speed. RatioToFloor is CyclesPerS divided by that.
 	Floor           *floor.Report `json:"floor,omitempty"`
@@ -149,7 +156,8 @@ func (r *runner) report(res check.Result) *Report {
 		Findings: harness.FindingsOf(res),
 		Tasks:    f.Tasks, Runs: f.Runs, Callbacks: f.Callbacks, Missed: f.Missed, Silent: f.Silent,
 		AddsUnanswered: f.NotKnown, AddsRefused: f.Refused, AddsBehindMs: harness.Milliseconds(r.adder.Behind()),
-		Series: series(f), Fifths: r.fifths(f), Samples: r.window.report(r.from), Statements: r.window.executed(), Profiles: r.profiles, Complete: !r.quiet.IsZero() && r.final,
+		Series: series(f), Fifths: r.fifths(f), Samples: r.window.report(r.from), Statements: r.window.executed(), Profiles: r.profiles,
+		CommitsPerS: r.window.commitsPerSecond(), Sessions: r.window.sessions, MemoryMiB: r.window.memoryMiB(), Complete: !r.quiet.IsZero() && r.final,
 	}
 	for t, h := range f.LatenessOf {
 		rep.LatenessByType[strings.ToLower(t.String())] = harness.QuantilesOf(h)
@@ -240,6 +248,9 @@ func (rep *Report) Table(t *harness.Table) {
 	t.WriteString(rep.CPU.Table(unit, time.Duration(rep.WindowS*float64(time.Second))))
 	if rep.WALBytesPerFire != nil {
 		t.Row("WAL", "%.0f bytes per fire", *rep.WALBytesPerFire)
+	}
+	if rep.Sessions > 0 {
+		t.Row("PostgreSQL", "%.0f commits/s, %d sessions", rep.CommitsPerS, rep.Sessions)
 	}
 	t.Statements(rep.Statements)
 	t.Shares(rep.Profiles)

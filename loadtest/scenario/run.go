@@ -138,7 +138,7 @@ func (r *runner) load(ctx context.Context) error {
 	defer cancel()
 	stop := harness.Repeat(background, r.ProgressEvery, r.progress())
 	defer stop()
-	r.window = window{meter: r.meter, dsn: r.stack.Postgres(), sizes: r.Soak, statements: r.Statements}
+	r.window = window{meter: r.meter, dsns: r.stack.PostgresServers(), sizes: r.Soak, statements: r.Statements}
 	working.Go(func() { r.window.watch(background, r.from, r.to, r.SampleEvery) })
 	working.Go(func() { r.adder.Run(background, r.begin, r.to) })
 	if r.Profile != "" {

@@ -41,12 +41,15 @@ type Fifth struct {
 // window takes samples while the load runs.
 type window struct {
 	meter *harness.Meter
-	dsn   string // empty if the server cannot be queried
+	dsns  []string // of all servers; empty if they cannot be queried
 	sizes bool
 	// statements says that the server counts them.
 	statements bool
-	db         *harness.Database
+	db         harness.Servers
 	taken      []sample
+	// sessions and memory are those at the end of the window, memory by process in bytes.
+	sessions int64
+	memory   map[string]int64
 }
 
 type sample struct {
@@ -54,6 +57,7 @@ type sample struct {
 	boundary bool // of a fifth
 	cpu      map[string]time.Duration
 	wal      int64 // negative if not known
+	commits  int64
 	sizes    map[string]harness.Size
 	snapshot int64
 	// statements are those of the first and the last sample.
@@ -85,20 +89,20 @@ func (w *window) watch(ctx context.Context, from, to time.Time, every time.Durat
 		w.ask(ctx, &s, i == 0 || i == len(at)-1)
 		w.taken = append(w.taken, s)
 	}
+	w.memory = w.meter.MemoryByName() // after the last sample, because it takes some time
 }
 
-// ask queries the server for s, which is at an end of the window or within it. If the server
-// does not answer, ask drops the connection and leaves s incomplete.
+// ask queries the servers for s, which is at an end of the window or within it. If one
+// does not answer, ask drops the connections and leaves s incomplete.
 func (w *window) ask(ctx context.Context, s *sample, end bool) {
-	if w.dsn == "" {
+	if len(w.dsns) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, sampleWait)
 	defer cancel()
 	var err error
 	if w.db == nil {
-		if w.db, err = harness.Dial(ctx, w.dsn); err != nil {
-			w.db = nil
+		if w.db, err = harness.DialAll(ctx, w.dsns); err != nil {
 			return
 		}
 	}
@@ -109,6 +113,12 @@ func (w *window) ask(ctx context.Context, s *sample, end bool) {
 	}
 	if err == nil && w.sizes {
 		s.sizes, err = w.db.Sizes(ctx)
+	}
+	if err == nil && end {
+		s.commits, err = w.db.Commits(ctx)
+	}
+	if err == nil && end {
+		w.sessions, err = w.db.Sessions(ctx)
 	}
 	if err == nil && end && w.statements {
 		s.statements, err = w.db.Statements(ctx)
@@ -151,6 +161,24 @@ func (w *window) wal() (int64, bool) {
 	}
 	first, last := w.taken[0].wal, w.taken[len(w.taken)-1].wal
 	return last - first, first >= 0 && last >= first
+}
+
+// commitsPerSecond returns the commits of all servers within the window, or 0 if they are not known.
+func (w *window) commitsPerSecond() float64 {
+	if !w.complete() {
+		return 0
+	}
+	first, last := w.taken[0], w.taken[len(w.taken)-1]
+	return harness.Round(float64(max(0, last.commits-first.commits)) / last.at.Sub(first.at).Seconds())
+}
+
+// memoryMiB returns the memory by process at the end of the window.
+func (w *window) memoryMiB() map[string]float64 {
+	all := map[string]float64{}
+	for name, bytes := range w.memory {
+		all[name] = harness.MiB(bytes)
+	}
+	return all
 }
 
 // executed returns what the server executed within the window, if it counts that.

@@ -86,6 +86,20 @@ type Stack struct {
 // It is empty if not known.
 func (s *Stack) Postgres() string { return s.postgresDSN }
 
+// PostgresServers returns the connection strings of all servers, in the order of their databases. It
+// is empty if not known.
+func (s *Stack) PostgresServers() (dsns []string) {
+	switch {
+	case s.owners != nil:
+		for _, o := range s.owners.servers {
+			dsns = append(dsns, o.dsn)
+		}
+	case s.postgresDSN != "":
+		dsns = []string{s.postgresDSN}
+	}
+	return dsns
+}
+
 // Kafka returns the address of the broker. It is empty if not known.
 func (s *Stack) Kafka() string { return s.kafkaAddr }
 
