@@ -24,6 +24,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/backlog"
 	"github.com/perceptor/perceptor/loadtest/compare"
 	"github.com/perceptor/perceptor/loadtest/fairness"
+	"github.com/perceptor/perceptor/loadtest/fleet"
 	"github.com/perceptor/perceptor/loadtest/floor"
 	"github.com/perceptor/perceptor/loadtest/hang"
 	"github.com/perceptor/perceptor/loadtest/harness"
@@ -62,6 +63,7 @@ func experiments() []*cobra.Command {
 		harness.Command(scenario.Soak(), guide),
 		harness.Command(new(floor.DefaultOptions()), guide),
 		harness.Command(new(idle.DefaultOptions()), guide),
+		harness.Command(new(fleet.DefaultOptions()), guide),
 		harness.Command(new(compare.DefaultOptions()), guide),
 		harness.Command(new(backlog.DefaultImport()), guide),
 		harness.Command(new(backlog.DefaultOptions()), guide),

@@ -42,6 +42,8 @@ type KafkaClusterOptions struct {
 	// Advertise returns the address at which clients reach the server that listens on addr, such as
 	// that of a proxy. nil means addr.
 	Advertise func(addr string) (string, error)
+	// AdvertiseToBrokers does the same for the address at which the other servers reach it.
+	AdvertiseToBrokers func(addr string) (string, error)
 	// Prepare is called with the number of each server, from 0, and the directory of its data before
 	// that is used. May be nil.
 	Prepare func(i int, dir string) error
@@ -114,17 +116,19 @@ func (c *KafkaCluster) prepare(ctx context.Context, dir string, i int, p kafkaPo
 		return err
 	}
 	s.addr = fmt.Sprintf("127.0.0.1:%d", p.client)
-	advertised := s.addr
-	if o.Advertise != nil {
-		if advertised, err = o.Advertise(s.addr); err != nil {
-			return err
-		}
+	advertised, err := advertisedAs(s.addr, o.Advertise)
+	if err != nil {
+		return err
+	}
+	among, err := advertisedAs(fmt.Sprintf("127.0.0.1:%d", p.broker), o.AdvertiseToBrokers)
+	if err != nil {
+		return err
 	}
 	replicas := min(3, o.Servers)
 	settings := map[string]string{
 		"node.id": strconv.Itoa(i + 1), "controller.quorum.voters": voters,
 		"listeners":                                fmt.Sprintf("PLAINTEXT://127.0.0.1:%d,BROKER://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d", p.client, p.broker, p.controller),
-		"advertised.listeners":                     fmt.Sprintf("PLAINTEXT://%s,BROKER://127.0.0.1:%d", advertised, p.broker),
+		"advertised.listeners":                     fmt.Sprintf("PLAINTEXT://%s,BROKER://%s", advertised, among),
 		"listener.security.protocol.map":           "PLAINTEXT:PLAINTEXT,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
 		"inter.broker.listener.name":               "BROKER",
 		"default.replication.factor":               strconv.Itoa(replicas),
@@ -138,6 +142,13 @@ func (c *KafkaCluster) prepare(ctx context.Context, dir string, i int, p kafkaPo
 	c.Servers, c.advertised = append(c.Servers, s), append(c.advertised, advertised)
 	c.configs = append(c.configs, kafkaConfig(dir, p.client, p.controller, settings))
 	return nil
+}
+
+func advertisedAs(addr string, advertise func(addr string) (string, error)) (string, error) {
+	if advertise == nil {
+		return addr, nil
+	}
+	return advertise(addr)
 }
 
 // Addrs returns the addresses at which clients reach the servers.

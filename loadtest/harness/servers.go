@@ -39,7 +39,9 @@ func (s Servers) sum(ctx context.Context, of func(*Database, context.Context) (i
 }
 
 // WAL is the sum of [Database.WAL].
-func (s Servers) WAL(ctx context.Context) (bytes int64, err error) { return s.sum(ctx, (*Database).WAL) }
+func (s Servers) WAL(ctx context.Context) (bytes int64, err error) {
+	return s.sum(ctx, (*Database).WAL)
+}
 
 // Commits is the sum of [Database.Commits].
 func (s Servers) Commits(ctx context.Context) (n int64, err error) {

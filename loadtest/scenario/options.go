@@ -49,7 +49,9 @@ type Options struct {
 	// Disturbances happen in the window.
 	Disturbances []Disturbance
 
-	Interval, AckTimeout     time.Duration
+	Interval, AckTimeout time.Duration
+	// Cron is the share of NON_BLOCKING tasks with a calendar, see [workload.Plan].
+	Cron                     float64
 	ParamsBytes, AddsPerCall int
 	Retain                   float64
 	Delay                    workload.Delay
@@ -143,7 +145,7 @@ func (o *Options) About() harness.About {
 var (
 	contractFlags  = []string{"contract", "fail", "epsilon", "kill", "stop", "pause", "restart", "crash", "replace"}
 	oneShotFlags   = []string{"delay", "adds-per-call", "keyed", "retain"}
-	recurringFlags = []string{"type", "interval", "sample-every"}
+	recurringFlags = []string{"type", "interval", "cron", "sample-every"}
 	calledFlags    = []string{"drain", "listeners", "workers", "work", "ack-timeout", "check", "floor"}
 )
 
@@ -176,6 +178,7 @@ func (o *Options) Declare(f *harness.Flags) {
 	harness.Num(f, &o.Work, "work", harness.Between(0, time.Minute), "mean duration of a handler; durations are uniform from 0 to twice the mean")
 	harness.Num(f, &o.Fail, "fail", harness.Between(0.0, 1), "share of runs whose first attempt fails")
 	harness.Num(f, &o.Interval, "interval", harness.UpTo(24*time.Hour), "interval of recurring tasks")
+	harness.Num(f, &o.Cron, "cron", harness.Between(0.0, 1), "share of the NON_BLOCKING tasks that have a calendar; they are due once in the interval, too")
 	harness.Num(f, &o.AckTimeout, "ack-timeout", harness.UpTo(24*time.Hour), "ack_timeout of all tasks")
 	f.ParamsBytes(&o.ParamsBytes)
 	f.Choice(&o.Real.History, "history", "slow", "none", "failures", "sampled", "all")
@@ -225,6 +228,8 @@ func (o *Options) require(f *harness.Flags) {
 		"--delay %v: tasks would be due before the end of the run (--warmup %v plus --for %v), want at least %v", o.Delay, o.Warmup, o.For, all)
 	f.Require(!o.Keyed || o.AddsPerCall <= 1, "--keyed sends each task alone and contradicts --adds-per-call %d", o.AddsPerCall)
 	f.Require(!o.Contract || o.For >= minContract, "--contract changes tasks while they run and needs a longer load: --for %v is below %v", o.For, minContract)
+	f.Require(o.Cron == 0 || o.Interval >= time.Second && time.Minute%o.Interval == 0 && o.Interval%time.Second == 0,
+		"--cron needs an --interval of whole seconds that divides a minute: %v", o.Interval)
 	if o.Floor != nil {
 		err := harness.Validate(o.Floor)
 		f.Require(err == nil, "%v", err)

@@ -78,7 +78,7 @@ func (r *runner) run(ctx context.Context) (*Report, error) {
 	}
 	r.plan = workload.Plan{
 		Kind: "load-" + strconv.FormatInt(time.Now().UnixMicro(), 36), Types: types, Rate: r.Rate, Lasts: r.Warmup + r.For,
-		Interval: r.Interval, AckTimeout: r.AckTimeout, ParamsBytes: r.ParamsBytes, AddsPerCall: r.AddsPerCall,
+		Interval: r.Interval, Cron: r.Cron, AckTimeout: r.AckTimeout, ParamsBytes: r.ParamsBytes, AddsPerCall: r.AddsPerCall,
 		Retain: r.Retain, Seed: r.Seed, Delay: r.Delay, Keyed: r.Keyed,
 	}
 	r.adder = workload.NewAdder(r.plan, r.client, r.history)

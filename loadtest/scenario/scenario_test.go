@@ -57,6 +57,7 @@ func TestOptionsThatCannotWorkAreRefusedByName(t *testing.T) {
 		{"--for", func(o *Options) { o.For = 0 }},
 		{"--interval", func(o *Options) { o.Interval = -time.Second }},
 		{"--warmup", func(o *Options) { o.Warmup = -1 }},
+		{"--cron", func(o *Options) { o.Cron, o.Interval = 0.5, 7*time.Second }},
 		{"--workers", func(o *Options) { o.Workers = 0 }},
 		{"--dispatchers", func(o *Options) { o.Real.Dispatchers = 0 }},
 		{"--retain", func(o *Options) { o.Retain = 1.1 }},

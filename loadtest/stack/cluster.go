@@ -23,6 +23,12 @@ type ClusterOptions struct {
 	// distributed. The first Replicated of them have standbys. Brokers and ZooKeepers are
 	// the numbers of servers of Kafka and ZooKeeper.
 	Servers, Replicated, Brokers, ZooKeepers int
+	// SyncOnly says that replicated servers have only a synchronous standby: no asynchronous one,
+	// and no archive or backup to restore.
+	SyncOnly bool
+	// Delay is how long every link, also one between two servers of a kind, keeps data in each
+	// direction once the servers have started. 0 means that those between servers are direct.
+	Delay time.Duration
 	// LimitDisk gives the last PostgreSQL server and the last broker a disk of limited size
 	// each if the machine allows that.
 	LimitDisk bool
@@ -41,6 +47,7 @@ type Cluster struct {
 
 	mu         sync.Mutex // guards the fields below during the start
 	links      map[string]*testenv.Proxy
+	delay      time.Duration
 	brokerDisk string // where the disk of the last broker is mounted, "" if it has no limit
 }
 
@@ -50,9 +57,48 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	_, err := launch(ctx, o.RealOptions, func(s *Stack, dir string) error {
 		c.Stack = s
 		r := &realStack{Stack: s, o: o.RealOptions, dir: dir, link: c.link}
-		return r.start(ctx, func(ctx context.Context) error { return c.startServers(ctx, r, o) })
+		return r.start(ctx, func(ctx context.Context) error {
+			err := c.startServers(ctx, r, o)
+			if err == nil && o.Delay > 0 {
+				err = c.delayLinks(ctx, o)
+			}
+			return err
+		})
 	})
 	return c, err
+}
+
+// delayLinks delays all links, and adds those between primaries and their standbys.
+func (c *Cluster) delayLinks(ctx context.Context, o ClusterOptions) error {
+	for i, s := range c.Servers[:o.Replicated] {
+		addr, err := c.link(fmt.Sprintf("replication-%d", i+1), s.Primary().Addr())
+		if err != nil {
+			return err
+		}
+		if err := s.followThrough(ctx, addr); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.delay = o.Delay
+	for _, link := range c.links {
+		link.Delay(o.Delay)
+	}
+	return nil
+}
+
+// Standbys returns the running standbys as parts of the stack, for a meter.
+func (c *Cluster) Standbys() (parts []Part) {
+	for i, s := range c.Servers {
+		synchronous, asynchronous := s.Standbys()
+		for _, standby := range []*testenv.PostgresServer{synchronous, asynchronous} {
+			if standby != nil {
+				parts = append(parts, Part{fmt.Sprintf("standby-%d.%d", i+1, len(parts)+1), standby})
+			}
+		}
+	}
+	return parts
 }
 
 // Replicas returns the PostgreSQL server with the given name, or nil if there is none.
@@ -100,6 +146,7 @@ func (c *Cluster) link(part, addr string) (string, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	p.Delay(c.delay)
 	c.links[part] = p
 	c.onClose(func(context.Context) error { p.Close(); return nil })
 	return p.Addr(), nil
@@ -110,7 +157,7 @@ func (c *Cluster) startServers(ctx context.Context, r *realStack, o ClusterOptio
 	c.Servers = make([]*Replicas, o.Servers)
 	for i := range c.Servers {
 		name := fmt.Sprintf("postgres-%d", i+1)
-		s := &Replicas{name: name, dir: filepath.Join(r.dir, name)}
+		s := &Replicas{name: name, dir: filepath.Join(r.dir, name), syncOnly: o.SyncOnly}
 		if c.Servers[i] = s; o.LimitDisk && i == o.Servers-1 {
 			if unmount, err := s.limitDisk(); err != nil {
 				o.Progress("without a limited disk: " + err.Error())
@@ -118,21 +165,14 @@ func (c *Cluster) startServers(ctx context.Context, r *realStack, o ClusterOptio
 				c.onClose(func(context.Context) error { return unmount() })
 			}
 		}
-		all.Go(func() error { return s.start(ctx, o.RealOptions, i < o.Replicated) })
+		all.Go(func() error { return s.start(ctx, o.RealOptions, i < o.Replicated && !o.SyncOnly) })
 	}
 	all.Go(func() (err error) {
 		c.ZooKeepers, err = testenv.StartZooKeeperEnsemble(ctx, filepath.Join(r.dir, "zookeeper"), o.ZooKeepers)
 		return err
 	})
 	all.Go(func() (err error) {
-		c.Brokers, err = testenv.StartKafkaCluster(ctx, filepath.Join(r.dir, "kafka"), testenv.KafkaClusterOptions{
-			Servers: o.Brokers, Settings: o.Kafka, Advertise: c.advertise(), Prepare: func(i int, dir string) error {
-				if o.LimitDisk && i == o.Brokers-1 {
-					return c.limitBrokerDisk(dir, o.Progress)
-				}
-				return nil
-			},
-		})
+		c.Brokers, err = testenv.StartKafkaCluster(ctx, filepath.Join(r.dir, "kafka"), c.kafkaOptions(o))
 		return err
 	})
 	err := all.Wait()
@@ -151,12 +191,27 @@ func (c *Cluster) startServers(ctx context.Context, r *realStack, o ClusterOptio
 	return nil
 }
 
+func (c *Cluster) kafkaOptions(o ClusterOptions) testenv.KafkaClusterOptions {
+	k := testenv.KafkaClusterOptions{
+		Servers: o.Brokers, Settings: o.Kafka, Advertise: c.advertise("kafka"), Prepare: func(i int, dir string) error {
+			if o.LimitDisk && i == o.Brokers-1 {
+				return c.limitBrokerDisk(dir, o.Progress)
+			}
+			return nil
+		},
+	}
+	if o.Delay > 0 {
+		k.AdvertiseToBrokers = c.advertise("broker")
+	}
+	return k
+}
+
 // advertise returns a function that creates the link of the next broker.
-func (c *Cluster) advertise() func(addr string) (string, error) {
+func (c *Cluster) advertise(kind string) func(addr string) (string, error) {
 	n := 0
 	return func(addr string) (string, error) {
 		n++
-		return c.link(fmt.Sprintf("kafka-%d", n), addr)
+		return c.link(fmt.Sprintf("%s-%d", kind, n), addr)
 	}
 }
 

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +26,8 @@ type Replicas struct {
 	link      *testenv.Proxy
 	options   []testenv.PostgresOption
 	limited   bool // the disk has a limited size
+	// syncOnly says that the only standby is the synchronous one, and that there is no backup.
+	syncOnly bool
 
 	mu      sync.Mutex
 	primary *testenv.PostgresServer
@@ -94,17 +98,25 @@ func (r *Replicas) Standbys() (synchronous, asynchronous *testenv.PostgresServer
 // commit waits for the synchronous one.
 func (r *Replicas) Follow(ctx context.Context) error {
 	primary := r.Primary()
-	backup, err := primary.BackUp(ctx, "backup")
-	if err != nil {
-		return fmt.Errorf("%s: %w", r.name, err)
+	if !r.syncOnly {
+		backup, err := primary.BackUp(ctx, "backup")
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+		r.mu.Lock()
+		r.backup = backup
+		r.mu.Unlock()
 	}
 	synchronous, err := testenv.StartStandby(ctx, primary, r.newDir(), syncName, r.options...)
 	if err != nil {
 		return fmt.Errorf("%s: start the synchronous standby: %w", r.name, err)
 	}
 	r.mu.Lock()
-	r.sync, r.backup = synchronous, backup
+	r.sync = synchronous
 	r.mu.Unlock()
+	if r.syncOnly {
+		return awaitCommits(ctx, primary.DSN(), syncName)
+	}
 	asynchronous, err := testenv.StartStandby(ctx, primary, r.newDir(), asyncName, r.options...)
 	if err != nil {
 		return fmt.Errorf("%s: start the asynchronous standby: %w", r.name, err)
@@ -113,6 +125,33 @@ func (r *Replicas) Follow(ctx context.Context) error {
 	r.async = asynchronous
 	r.mu.Unlock()
 	return awaitCommits(ctx, primary.DSN(), syncName)
+}
+
+// followThrough makes the synchronous standby reach its primary at another address. It returns when
+// the standby is synchronous again.
+func (r *Replicas) followThrough(ctx context.Context, addr string) error {
+	synchronous, _ := r.Standbys()
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
+	}
+	err = onServer(ctx, synchronous.DSN(), func(conn *pgx.Conn) error {
+		var source string
+		if err := conn.QueryRow(ctx, "SHOW primary_conninfo").Scan(&source); err != nil {
+			return fmt.Errorf("read the source of a standby: %w", err)
+		}
+		source += " host=" + host + " port=" + port // the last one of a name counts
+		for _, statement := range []string{"ALTER SYSTEM SET primary_conninfo = '" + strings.ReplaceAll(source, "'", "''") + "'", "SELECT pg_reload_conf()"} {
+			if _, err := conn.Exec(ctx, statement); err != nil {
+				return fmt.Errorf("set the source of a standby: %w", err)
+			}
+		}
+		return pollServer(ctx, conn, "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE sender_port = $1::int AND status = 'streaming')", port)
+	})
+	if err != nil {
+		return err
+	}
+	return awaitCommits(ctx, r.Primary().DSN(), syncName)
 }
 
 // awaitCommits makes all commits wait for a standby, and returns when they do.

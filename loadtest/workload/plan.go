@@ -50,6 +50,9 @@ type Plan struct {
 	// interval: to be claimed, published, called and reported. 0 means 200 ms. If it is set,
 	// tasks with a max_count have an end_time, too, so that none goes on after the load.
 	Lag time.Duration
+	// Cron is the share of the NON_BLOCKING tasks that have a calendar in the place of an interval.
+	// They are due once in the Interval, which is a number of seconds that divides a minute.
+	Cron float64
 	// AckTimeout is the ack_timeout of all tasks.
 	AckTimeout time.Duration
 	// ParamsBytes is the size of the params of a task.
@@ -171,11 +174,23 @@ func (p *Plan) recurring(number int64, pad string, t task.Type, i, n int, from t
 	if i%2 != 0 || p.Lag > 0 {
 		a.End = a.Begin.Add(p.Lasts)
 	}
+	if t == task.NonBlocking && share(p.Seed+2, number) < p.Cron {
+		a.Interval, a.Terms = 0, p.calendar(i)
+	}
 	return p.item(a, pad)
 }
 
+// calendar returns the terms of a task that is due once in the interval. The seconds of the tasks,
+// and the spread, distribute their runs evenly.
+func (p *Plan) calendar(i int) *check.Terms {
+	seconds := int(p.Interval / time.Second)
+	return &check.Terms{
+		Cron: fmt.Sprintf("%d-59/%d * * * * *", i%seconds, seconds), Zone: zones[i%len(zones)], Spread: time.Second,
+	}
+}
+
 func (p *Plan) item(a check.Add, pad string) item {
-	a.Retained = float64(mix(p.Seed+1, a.Number))/math.MaxUint64 < p.Retain
+	a.Retained = share(p.Seed+1, a.Number) < p.Retain
 	t := client.Task{
 		Kind: p.Kind, Type: client.Type(a.Type), Begin: a.Begin.Time(), End: a.End.Time(),
 		Interval: a.Interval, MaxCount: a.MaxCount, AckTimeout: p.AckTimeout, Retention: retention,
@@ -184,8 +199,12 @@ func (p *Plan) item(a check.Add, pad string) item {
 	if !a.Retained {
 		t.Retention = client.NoRetention
 	}
+	terms(&t, a.Terms)
 	return item{t, a}
 }
+
+// share returns a random number between 0 and 1 for n.
+func share(seed uint64, n int64) float64 { return float64(mix(seed, n)) / math.MaxUint64 }
 
 // mix hashes n to all 64 bits (the finaliser of SplitMix64).
 func mix(seed uint64, n int64) uint64 {
