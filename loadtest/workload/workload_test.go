@@ -168,3 +168,24 @@ func TestOnlyCertainRefusalsCountAsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestCalendarsHaveTheRateOfTheirInterval(t *testing.T) {
+	p := Plan{Types: []task.Type{task.NonBlocking}, Rate: 100, Lasts: time.Minute, Interval: 5 * time.Second, Cron: 0.5, Seed: 3}
+	from, n, calendars := time.Now(), p.Population(), 0
+	for i := range n {
+		it := p.recurring(int64(i), "", task.NonBlocking, i, n, from)
+		if it.add.Terms == nil {
+			continue
+		}
+		calendars++
+		if it.task.Cron == nil || it.task.Cron.Expression != it.add.Terms.Cron || it.task.Interval != 0 || it.add.Interval != 0 || it.task.Spread != time.Second {
+			t.Fatalf("task %d is added as %+v and expected as %+v", i, it.task, it.add.Terms)
+		}
+		if want := fmt.Sprintf("%d-59/5 * * * * *", i%5); it.task.Cron.Expression != want {
+			t.Errorf("task %d has the calendar %q, want %q", i, it.task.Cron.Expression, want)
+		}
+	}
+	if calendars < n/3 || calendars > 2*n/3 {
+		t.Errorf("%d of %d tasks have a calendar, want about half", calendars, n)
+	}
+}
