@@ -20,7 +20,7 @@ var allowed = map[string]struct {
 	"loadtest/compare":      {2, "empties the buffers between phases, and analyzes as an operator may"},
 	"loadtest/floor":        {2, "measures Postgres without the product"},
 	"loadtest/harness":      {10, "asks the server for its figures, and makes databases"},
-	"loadtest/stack":        {14, "asks all databases of a server at once, by schema, and replaces servers by their standbys"},
+	"loadtest/stack":        {17, "asks all databases of a server at once, by schema, and replaces servers by their standbys"},
 	"loadtest/storm":        {2, "compares the rows of a server with those of its copy"},
 	"migrations":            {1, "the name of the schema that it creates is part of the statement"},
 	"store/clock":           {3, "the schema's name is part of the statement"},
