@@ -332,14 +332,8 @@ func (r *realStack) startPrograms(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		hints := a[1]
-		if r.link != nil {
-			if hints, err = r.link(name, hints); err != nil {
-				return err
-			}
-		}
 		keys := map[string]string{
-			"dispatcher.name": name, "dispatcher.ops_addr": a[0], "dispatcher.hint_addr": a[1], "dispatcher.hint_advertise": hints,
+			"dispatcher.name": name, "dispatcher.ops_addr": a[0], "dispatcher.hint_addr": a[1], "dispatcher.hint_advertise": a[1],
 		}
 		if err := r.startProgram(ctx, config, name, a[0], keys); err != nil {
 			return err
