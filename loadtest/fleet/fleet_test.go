@@ -73,10 +73,13 @@ func newReport() *Report {
 
 func TestProcessesAreAddedUpByTheirKind(t *testing.T) {
 	r := newReport()
-	r.add(Size{1, 2}, measured(map[string]float64{"postgres-backends": 40, "postgres-background": 5, "postgres-2": 15, "dispatcher-1": 20, "dispatcher-2": 20}))
+	r.add(Size{1, 2}, measured(map[string]float64{"postgres-backends": 40, "postgres-background": 5, "postgres-2": 15, "dispatcher-1": 20, "dispatcher-2": 20, own: 30}))
 	s := r.Sizes[0]
-	if s.UsPerCycle["postgres"] != 60 || s.UsPerCycle["dispatcher"] != 40 || s.UsPerCycle["total"] != 100 {
+	if s.UsPerCycle["postgres"] != 60 || s.UsPerCycle["dispatcher"] != 40 || s.UsPerCycle["total"] != 130 {
 		t.Errorf("µs by kind = %v", s.UsPerCycle)
+	}
+	if s.Cost != 100 {
+		t.Errorf("a cycle costs %v µs, want 100 without this program", s.Cost)
 	}
 	if s.MemoryMiB["dispatcher"] != 150 || s.Processes["dispatcher"] != 2 {
 		t.Errorf("memory %v of %v processes, want 150 MiB of two dispatchers", s.MemoryMiB, s.Processes)

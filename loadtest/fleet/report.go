@@ -39,7 +39,10 @@ type SizeReport struct {
 	AddMs          harness.Quantiles            `json:"add_ms"`
 	// CPU is the processor time by kind of process.
 	harness.CPU
-	// Ratio is the processor time of a cycle divided by that of the first size.
+	// Cost is the processor time of a cycle without this program, which adds the tasks, delays the
+	// links, and measures, in microseconds.
+	Cost float64 `json:"cost_us_per_cycle"`
+	// Ratio is Cost divided by that of the first size.
 	Ratio float64 `json:"ratio_to_first"`
 	// RatioToFewest is the same with the fewest PostgreSQL servers and as many dispatchers in the
 	// place of the first size. It is absent if this is that size.
@@ -57,6 +60,9 @@ type SizeReport struct {
 	Complete   bool                `json:"complete"`
 	Statements []harness.Statement `json:"statements,omitempty"`
 }
+
+// own is the kind of this process.
+const own = "loadtest"
 
 // kindOf returns the kind of a process: its name without a number.
 func kindOf(process string) string {
@@ -86,6 +92,7 @@ func (r *Report) add(size Size, m *scenario.Report) {
 	for name := range m.MemoryMiB {
 		s.Processes[kindOf(name)]++
 	}
+	s.Cost = harness.Round(s.UsPerCycle["total"] - s.UsPerCycle[own])
 	if m.WALBytesPerFire != nil {
 		s.WALBytesPerFire = *m.WALBytesPerFire
 	}
@@ -117,10 +124,10 @@ func (r *Report) fewest(dispatchers int) (least *SizeReport) {
 }
 
 func (s *SizeReport) ratioTo(other *SizeReport) float64 {
-	if other.UsPerCycle["total"] == 0 {
+	if other.Cost == 0 {
 		return 0
 	}
-	return harness.Round(s.UsPerCycle["total"] / other.UsPerCycle["total"])
+	return harness.Round(s.Cost / other.Cost)
 }
 
 // merge adds findings.
@@ -164,7 +171,7 @@ func (r *Report) Table(t *harness.Table) {
 	for i := range r.Sizes {
 		s := &r.Sizes[i]
 		t.Line("  %8s %8.0f %6.2f %7.1f %7.1f %7.1f %8d %8.0f %7.1f%s", s.Size, s.CyclesPerS, s.Ratio, s.LatenessMs.P50, s.LatenessMs.P99, s.AddMs.P99,
-			s.Sessions, s.CommitsPerS, s.UsPerCycle["total"], values(kinds, s.UsPerCycle))
+			s.Sessions, s.CommitsPerS, s.Cost, values(kinds, s.UsPerCycle))
 	}
 	t.Line("  memory, MiB of all processes of a kind")
 	for i := range r.Sizes {
