@@ -1,6 +1,8 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/perceptor/perceptor/delivery"
@@ -27,6 +29,22 @@ func TestATenantsListenersAreNewsWhenTheyComeOrGo(t *testing.T) {
 		if got := g.known[7]; told != c.news || got.Lag != c.lag || got.lagAt != c.lagReads || got.at != task.Instant(i+1) {
 			t.Errorf("%d: told %d times, %+v; want %+v", i, told, got, c)
 		}
+	}
+}
+
+func TestADispatcherWithoutChoresAsksNoDatabaseForTenants(t *testing.T) {
+	owned, asked := []int{3}, 0
+	g := &groups{
+		known: map[int32]groupState{3: {}}, tell: func(int32, task.Instant, int, int64) {},
+		owned:  func() []int { return owned },
+		active: func(context.Context, task.Instant, int) (map[int32]bool, error) { asked++; return nil, errors.New("not now") },
+	}
+	if g.round(t.Context()); asked != 1 || len(g.known) != 1 {
+		t.Fatalf("the owner of a database's chores asked %d times and knows %d tenants, want 1 and 1", asked, len(g.known))
+	}
+	owned = nil
+	if g.round(t.Context()); asked != 1 || len(g.known) != 0 {
+		t.Errorf("without chores it asked %d more times and knows %d tenants, want 0 and 0", asked-1, len(g.known))
 	}
 }
 
