@@ -36,8 +36,11 @@ func TestADispatcherWithoutChoresAsksNoDatabaseForTenants(t *testing.T) {
 	owned, asked := []int{3}, 0
 	g := &groups{
 		known: map[int32]groupState{3: {}}, tell: func(int32, task.Instant, int, int64) {},
-		owned:  func() []int { return owned },
-		active: func(context.Context, task.Instant, int) (map[int32]bool, error) { asked++; return nil, errors.New("not now") },
+		owned: func() []int { return owned },
+		active: func(context.Context, task.Instant, int) (map[int32]bool, error) {
+			asked++
+			return nil, errors.New("not now")
+		},
 	}
 	if g.round(t.Context()); asked != 1 || len(g.known) != 1 {
 		t.Fatalf("the owner of a database's chores asked %d times and knows %d tenants, want 1 and 1", asked, len(g.known))
