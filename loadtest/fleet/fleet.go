@@ -73,7 +73,7 @@ func ParseSize(text string) (s Size, err error) {
 func DefaultOptions() Options {
 	o := Options{
 		Sizes: []Size{{1, 1}, {2, 1}, {4, 1}, {8, 1}, {1, 4}, {1, 16}, {8, 16}},
-		Rate:  2000, Warmup: 15 * time.Second, For: 15 * time.Second, Drain: time.Minute,
+		Rate:  2000, Warmup: 45 * time.Second, For: 15 * time.Second, Drain: time.Minute,
 		Type: "one_shot", Interval: 5 * time.Second, ParamsBytes: 100, Listeners: 1, Workers: 256, Limit: 1.5,
 		Setup: harness.Setup{Real: harness.DefaultStack()},
 	}
