@@ -33,6 +33,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/operate"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 	"github.com/perceptor/perceptor/loadtest/storm"
+	"github.com/perceptor/perceptor/loadtest/tenants"
 	"github.com/perceptor/perceptor/loadtest/workload"
 )
 
@@ -71,6 +72,7 @@ func experiments() []*cobra.Command {
 		harness.Command(new(midnight.DefaultOptions()), guide),
 		harness.Command(new(assign.DefaultExperiment()), guide),
 		harness.Command(new(fairness.DefaultOptions()), guide),
+		harness.Command(new(tenants.DefaultOptions()), guide),
 		harness.Command(new(storm.DefaultOptions()), guide),
 		harness.Command(new(hang.DefaultOptions()), guide),
 		harness.Command(new(abuse.DefaultOptions()), guide),

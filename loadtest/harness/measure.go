@@ -126,6 +126,15 @@ func memoryOf(pid int, alone bool) int64 {
 	return sum
 }
 
+// MemoryOf returns the memory of one source, as [Meter.Memory] counts it; 0 if it does not run.
+func (m *Meter) MemoryOf(name string) int64 {
+	source := m.sources[name]
+	if source == nil || source.PID() == 0 {
+		return 0
+	}
+	return memoryOf(source.PID(), name == own)
+}
+
 // Sample returns the processor time of each part since an arbitrary moment. It takes some
 // milliseconds because it reads the process table.
 func (m *Meter) Sample() map[string]time.Duration {

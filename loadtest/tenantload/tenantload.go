@@ -1,5 +1,5 @@
-// Package tenantload runs the load of one tenant: it adds tasks, runs their listener
-// processes, and checks the history of both against the whole contract.
+// Package tenantload runs the load of one tenant, or of several that share it: it adds tasks,
+// runs their listener processes, and checks the history of both against the whole contract.
 package tenantload
 
 import (
@@ -21,6 +21,7 @@ import (
 
 const (
 	joinLimit   = time.Minute
+	joinEach    = 100 * time.Millisecond // more for each tenant
 	stopLimit   = time.Minute
 	pollEvery   = 100 * time.Millisecond
 	reportEvery = 10 * time.Second
@@ -35,6 +36,9 @@ type Config struct {
 	// Tenant is the name of the tenant to create. If it is empty, the load uses the tenant
 	// of the stack.
 	Tenant string
+	// Tokens, if not empty, are those of existing tenants that share the plan. Each has a client
+	// of its own for its adds, and a listener of its own in one of the listener processes.
+	Tokens []string
 	// Plan is the plan of the tasks.
 	Plan workload.Plan
 	// Index is the number of the first listener. It is unique within the history.
@@ -44,7 +48,7 @@ type Config struct {
 	Listeners, Workers int
 }
 
-// Load is the load of one tenant. Its methods are not safe for concurrent use.
+// Load is the load of one tenant, or of several that share it. Its methods are not safe for concurrent use.
 type Load struct {
 	Config
 	// History records what callers see.
@@ -54,12 +58,12 @@ type Load struct {
 	// Processes are the listeners.
 	Processes []*workload.Listener
 
-	setup  *harness.Setup
-	dir    *tempdir.Dir
-	client *client.Client
-	adding chan struct{} // closed when the adds have ended
-	stop   context.CancelFunc
-	quiet  time.Time
+	setup   *harness.Setup
+	dir     *tempdir.Dir
+	clients []*client.Client
+	adding  chan struct{} // closed when the adds have ended
+	stop    context.CancelFunc
+	quiet   time.Time
 }
 
 // Join creates the tenant and returns when its listeners are ready. If it fails, it leaves
@@ -73,11 +77,9 @@ func Join(ctx context.Context, s *stack.Stack, setup *harness.Setup, cfg Config)
 }
 
 func (l *Load) join(ctx context.Context, s *stack.Stack) (err error) {
-	secret := s.Token
-	if l.Tenant != "" {
-		if secret, err = s.CreateTenant(ctx, l.Tenant); err != nil {
-			return err
-		}
+	tokens, err := l.tokens(ctx, s)
+	if err != nil {
+		return err
 	}
 	if l.dir, err = tempdir.New("perceptor-history-", l.setup.Real.Keep); err != nil {
 		return err
@@ -85,15 +87,52 @@ func (l *Load) join(ctx context.Context, s *stack.Stack) (err error) {
 	if l.History, err = history.Create(l.dir.Path, "loadtest"); err != nil {
 		return err
 	}
-	cfg := s.Client(secret)
-	cfg.CallTimeout = callTimeout
-	if l.client, err = client.New(cfg); err != nil {
+	for _, token := range tokens {
+		cfg := s.Client(token)
+		cfg.CallTimeout = callTimeout
+		c, err := client.New(cfg)
+		if err != nil {
+			return err
+		}
+		l.clients = append(l.clients, c)
+	}
+	l.Adder = workload.NewSharedAdder(l.Plan, l.clients, l.History)
+	if err := l.startListeners(s, tokens); err != nil {
 		return err
 	}
-	l.Adder = workload.NewAdder(l.Plan, l.client, l.History)
-	for i := range uint16(max(1, l.Listeners)) {
+	ctx, cancel := context.WithTimeout(ctx, joinLimit+time.Duration(len(tokens))*joinEach)
+	defer cancel()
+	for _, p := range l.Processes {
+		if err := p.AwaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tokens returns the tokens of the tenants of the load, and creates the tenant if it has a name.
+func (l *Load) tokens(ctx context.Context, s *stack.Stack) ([]string, error) {
+	switch {
+	case len(l.Tokens) > 0:
+		return l.Tokens, nil
+	case l.Tenant == "":
+		return []string{s.Token}, nil
+	}
+	secret, err := s.CreateTenant(ctx, l.Tenant)
+	return []string{secret}, err
+}
+
+// startListeners starts the listener processes. Each serves all tenants, or its part of them if
+// there are as many.
+func (l *Load) startListeners(s *stack.Stack, tokens []string) error {
+	n := max(1, l.Listeners)
+	for i := range n {
+		own := tokens
+		if len(tokens) >= n {
+			own = tokens[i*len(tokens)/n : (i+1)*len(tokens)/n]
+		}
 		cfg := workload.ListenerConfig{
-			Index: l.Index + i, Address: s.Address, CAFile: s.CAFile, Token: secret, Kind: l.Plan.Kind, Pad: l.Plan.Pad(),
+			Index: l.Index + uint16(i), Address: s.Address, CAFile: s.CAFile, Token: own[0], Others: own[1:], Kind: l.Plan.Kind, Pad: l.Plan.Pad(),
 			History: l.dir.Path, Workers: l.Workers,
 		}
 		p, err := workload.StartListener(l.setup.ListenerCommand, cfg, filepath.Join(l.dir.Path, fmt.Sprintf("listener-%d.log", i+1)))
@@ -101,13 +140,6 @@ func (l *Load) join(ctx context.Context, s *stack.Stack) (err error) {
 			return err
 		}
 		l.Processes = append(l.Processes, p)
-	}
-	ctx, cancel := context.WithTimeout(ctx, joinLimit)
-	defer cancel()
-	for _, p := range l.Processes {
-		if err := p.AwaitReady(ctx); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -207,9 +239,10 @@ func (l *Load) Leave(ctx context.Context) error {
 	for _, p := range l.Processes {
 		errs = append(errs, p.Died(), p.Stop(ctx))
 	}
-	if l.client != nil {
-		l.client.Close() //nolint:errcheck // no call is in progress
+	for _, c := range l.clients {
+		c.Close() //nolint:errcheck // no call is in progress
 	}
+	l.clients = nil
 	if l.History != nil {
 		errs = append(errs, l.History.Close())
 	}

@@ -31,8 +31,10 @@ const (
 type Adder struct {
 	plan    Plan
 	pad     string
-	client  *client.Client
+	clients []*client.Client
 	history *history.Writer
+
+	turn atomic.Uint64 // counts calls, which the clients make in turns
 
 	number  atomic.Int64
 	added   atomic.Int64
@@ -43,7 +45,13 @@ type Adder struct {
 
 // NewAdder returns an adder for a plan. It adds no tasks yet.
 func NewAdder(p Plan, c *client.Client, h *history.Writer) *Adder {
-	return &Adder{plan: p, pad: p.Pad(), client: c, history: h}
+	return NewSharedAdder(p, []*client.Client{c}, h)
+}
+
+// NewSharedAdder is NewAdder for a plan that several tenants share: their clients make the
+// calls in turns.
+func NewSharedAdder(p Plan, clients []*client.Client, h *history.Writer) *Adder {
+	return &Adder{plan: p, pad: p.Pad(), clients: clients, history: h}
 }
 
 // Added returns the number of acknowledged tasks.
@@ -170,19 +178,20 @@ func (a *Adder) record(add check.Add, err error) {
 }
 
 func (a *Adder) call(ctx context.Context, batch []item) ([]client.AddResult, error) {
+	c := a.clients[a.turn.Add(1)%uint64(len(a.clients))]
 	if len(batch) == 1 {
 		var options []client.AddOption
 		if a.plan.Keyed {
 			options = append(options, client.WithRequestID(a.plan.Kind+"-"+strconv.FormatInt(batch[0].add.Number, 36)))
 		}
-		id, err := a.client.AddTask(ctx, batch[0].task, options...)
+		id, err := c.AddTask(ctx, batch[0].task, options...)
 		return []client.AddResult{{ID: id, Err: err}}, nil
 	}
 	tasks := make([]client.Task, len(batch))
 	for i, b := range batch {
 		tasks[i] = b.task
 	}
-	return a.client.AddTasks(ctx, tasks)
+	return c.AddTasks(ctx, tasks)
 }
 
 // answerOf returns the outcome of an add with an error. Only the errors listed here are refusals.

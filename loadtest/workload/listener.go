@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/internal/subprocess"
 	"github.com/perceptor/perceptor/internal/testenv"
@@ -32,6 +34,9 @@ type ListenerConfig struct {
 	Index   uint16
 	Address string
 	Token   string
+	// Others are tokens of further tenants. The process has a client and a listener of the SDK
+	// for each, as if it were as many services.
+	Others []string
 	// CAFile is the file of the CA of the stack's links; empty if they are open.
 	CAFile string
 	Kind   string
@@ -57,7 +62,7 @@ func HistoryName(index uint16) string { return fmt.Sprintf("listener-%d", index)
 
 // Progress is one line of a listener process's standard output.
 type Progress struct {
-	// Ready says that the listener has joined its group.
+	// Ready says that the listener has joined its group, or those of all its tenants.
 	Ready bool `json:"ready"`
 	// Callbacks is the number of callbacks and Accepted the number of accepted results
 	// since the start.
@@ -101,26 +106,44 @@ func ServeListener(ctx context.Context, in io.Reader, out io.Writer) error {
 type listener struct {
 	ListenerConfig
 	history   *history.Writer
-	ready     atomic.Bool
+	joined    atomic.Int64 // tenants whose listener has joined its group
 	callbacks atomic.Int64
 	accepted  atomic.Int64
 	latest    atomic.Int64 // largest lateness since the last line, µs
 }
 
 func (l *listener) run(ctx context.Context, out io.Writer) error {
+	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var reported sync.WaitGroup
+	reported.Go(func() { l.reportProgress(reporting, out) })
+	defer reported.Wait()
+	defer stop()
+	all, listening := errgroup.WithContext(ctx)
+	for _, token := range l.tokens() {
+		all.Go(func() error { return l.listen(listening, token) })
+	}
+	return all.Wait()
+}
+
+// tokens returns the tokens of all tenants.
+func (l *listener) tokens() []string { return append([]string{l.Token}, l.Others...) }
+
+// listen runs the listener of one tenant.
+func (l *listener) listen(ctx context.Context, token string) error {
 	trust, err := testenv.Trust(l.CAFile)
 	if err != nil {
 		return err
 	}
-	c, err := client.New(client.Config{Address: l.Address, Token: l.Token, TLS: trust, Kafka: client.KafkaConfig{TLS: trust}})
+	c, err := client.New(client.Config{Address: l.Address, Token: token, TLS: trust, Kafka: client.KafkaConfig{TLS: trust}})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	var joined sync.Once
 	sdk, err := c.NewListener(client.ListenerConfig{
 		Workers: l.Workers, Check: l.Check, StopGrace: stopGrace, Logger: slog.Default(),
 		Events: client.Events{
-			Assigned: func([]int) { l.ready.Store(true) },
+			Assigned: func([]int) { joined.Do(func() { l.joined.Add(1) }) },
 			Started:  func(d client.Delivery, code string) { l.reply(check.Start, d, code) },
 			Reported: func(d client.Delivery, code string) { l.reply(check.Report, d, code) },
 		},
@@ -129,11 +152,6 @@ func (l *listener) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	sdk.Handle(l.Kind, l.handle)
-	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var reported sync.WaitGroup
-	reported.Go(func() { l.reportProgress(reporting, out) })
-	defer reported.Wait()
-	defer stop()
 	return sdk.Run(ctx)
 }
 
@@ -235,7 +253,7 @@ func (l *listener) reportProgress(ctx context.Context, out io.Writer) {
 			open = false
 		}
 		p := Progress{
-			Ready: l.ready.Load(), Callbacks: l.callbacks.Load(), Accepted: l.accepted.Load(),
+			Ready: l.joined.Load() == int64(len(l.tokens())), Callbacks: l.callbacks.Load(), Accepted: l.accepted.Load(),
 			LatestMs: float64(l.latest.Swap(0)) / 1000,
 		}
 		if lines.Encode(p) != nil {
