@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/perceptor/perceptor/dispatch/fair"
@@ -25,6 +24,18 @@ type background struct {
 
 // fullWait is how long flows wait when their part of the memory is full.
 const fullWait = 20 * time.Millisecond
+
+// A claimForm is how a claim takes the rows of flows.
+type claimForm uint8
+
+const (
+	// together: those that keep up share one scan and its limit of rows.
+	together claimForm = iota
+	// backlogs: flows with a backlog share the rows by weight.
+	backlogs
+	// capped: one flow of a capped kind.
+	capped
+)
 
 // run claims the due rows of flows. If backlog is true, it serves the flows with a backlog
 // in this database, otherwise the others.
@@ -61,8 +72,9 @@ func (b *background) next(backlog bool) time.Time {
 
 // claimDue makes one claim for flows.
 func (b *background) claimDue(ctx context.Context, backlog bool) {
-	granted := b.cfg.MaxRows / 8
+	granted, form := b.cfg.MaxRows/8, together
 	if backlog {
+		form = backlogs
 		if granted = b.scheduler.takeRows(ctx); granted == 0 {
 			return
 		}
@@ -77,8 +89,8 @@ func (b *background) claimDue(ctx context.Context, backlog bool) {
 	grants, by := b.choose(now, backlog, capacity)
 	defer b.flows.release(grants)
 	claimed := 0
-	if paid := b.pay(ctx, grants, by.Rates, rows, backlog); len(paid) > 0 {
-		claimed = b.claimFlows(ctx, paid, by)
+	if paid := b.pay(ctx, grants, by.Rates, rows, form); len(paid) > 0 {
+		claimed = b.claimFlows(ctx, paid, by, rows, form)
 	}
 	if backlog {
 		b.scheduler.returnRows(granted - claimed)
@@ -112,7 +124,7 @@ func (b *background) choose(now time.Time, backlog bool, capacity capacity) ([]*
 
 // pay sets how many rows each flow may claim and takes the tokens for them. It returns the
 // grants of flows that may claim any rows.
-func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[int32]task.Rates, rows int, backlog bool) []*fair.Grant {
+func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[int32]task.Rates, rows int, form claimForm) []*fair.Grant {
 	tenants := make([]int32, 0, len(grants))
 	for _, g := range grants {
 		tenants = append(tenants, g.Key.Tenant)
@@ -121,44 +133,64 @@ func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[in
 		b.wait(grants)
 		return nil
 	}
-	fair.Quotas(rows, grants, rates)
-	if backlog {
+	if form == together {
+		fair.QuotasTogether(rows, grants, rates)
+	} else {
+		fair.Quotas(rows, grants, rates)
+	}
+	if form == backlogs {
 		b.scheduler.balance(grants, rates)
 	}
-	return slices.DeleteFunc(slices.Clone(grants), func(g *fair.Grant) bool {
-		rate := rates[g.Key.Tenant].DispatchRate
-		return rate > 0 && !b.takeTokens(ctx, g, rate)
-	})
+	return b.takeTokens(ctx, grants, rates)
 }
 
-// takeTokens takes tokens for the rows of a grant. It returns false if there are none.
-func (b *background) takeTokens(ctx context.Context, g *fair.Grant, rate int32) bool {
-	tokens, again, err := b.tokens.takeTokens(ctx, g.Key.Tenant, rate, g.Rows)
-	if err != nil && tokens == 0 && ctx.Err() == nil {
+// takeTokens takes tokens for the rows of the grants whose tenants have a rate. It returns the
+// grants without those that got none.
+func (b *background) takeTokens(ctx context.Context, grants []*fair.Grant, rates map[int32]task.Rates) []*fair.Grant {
+	var wanted []*wantedTokens
+	for _, g := range grants {
+		if rate := rates[g.Key.Tenant].DispatchRate; rate > 0 {
+			wanted = append(wanted, &wantedTokens{tenant: g.Key.Tenant, rate: rate, want: g.Rows})
+		}
+	}
+	if len(wanted) == 0 {
+		return grants
+	}
+	if err := b.tokens.takeTokens(ctx, wanted); err != nil && ctx.Err() == nil {
 		b.events.StoreFailed(b.number, "take tokens", err)
 	}
-	if tokens == 0 {
-		b.flows.awaitTokens(g, again)
-		return false
+	paid := make([]*fair.Grant, 0, len(grants))
+	for _, g := range grants {
+		if rates[g.Key.Tenant].DispatchRate > 0 {
+			w := wanted[0]
+			wanted = wanted[1:]
+			if w.got == 0 {
+				b.flows.awaitTokens(g, w.again)
+				continue
+			}
+			g.Rows, g.Tokens = w.got, w.got
+		}
+		paid = append(paid, g)
 	}
-	g.Rows, g.Tokens = tokens, tokens
-	return true
+	return paid
 }
 
 // wait defers flows when there is no capacity for them.
 func (b *background) wait(grants []*fair.Grant) { b.flows.deferUntil(grants, time.Now().Add(fullWait)) }
 
-// claimFlows claims the granted rows, returns unused tokens that are still valid, and returns
-// the number of rows claimed.
-func (b *background) claimFlows(ctx context.Context, grants []*fair.Grant, by task.Settings) int {
+// claimFlows claims the granted rows, at most as many in all as most if they are claimed together.
+// It returns unused tokens that are still valid, and returns the number of rows claimed.
+func (b *background) claimFlows(ctx context.Context, grants []*fair.Grant, by task.Settings, most int, form claimForm) int {
 	claimed, began := make([]int, len(grants)), time.Now()
-	rows := b.tryClaim(ctx, grants, by, claimed)
+	rows := b.tryClaim(ctx, grants, by, claimed, most, form)
 	for i, g := range grants {
 		if g.Tokens > 0 {
 			if time.Since(began) < fair.TokenLifetime {
 				b.tokens.giveBack(g.Key.Tenant, g.Tokens-claimed[i])
 			}
-			b.events.TokensTaken(g.Key.Tenant, claimed[i])
+			if claimed[i] > 0 {
+				b.events.TokensTaken(g.Key.Tenant, claimed[i])
+			}
 		}
 	}
 	return rows
@@ -166,7 +198,7 @@ func (b *background) claimFlows(ctx context.Context, grants []*fair.Grant, by ta
 
 // tryClaim makes the claim, stores the rows claimed by each grant in claimed, and returns
 // their sum.
-func (b *background) tryClaim(ctx context.Context, grants []*fair.Grant, by task.Settings, claimed []int) int {
+func (b *background) tryClaim(ctx context.Context, grants []*fair.Grant, by task.Settings, claimed []int, most int, form claimForm) int {
 	if !b.begin(ctx) {
 		return 0
 	}
@@ -181,13 +213,17 @@ func (b *background) tryClaim(ctx context.Context, grants []*fair.Grant, by task
 	for _, g := range grants {
 		rows += g.Rows
 	}
+	if form == together {
+		rows = min(rows, most)
+	}
 	reserved, _ := b.pipeline.reserve(time.Now(), rows)
 	defer b.pipeline.unreserve(reserved)
 	if reserved < rows {
 		b.wait(grants)
 		return 0
 	}
-	req := b.request(grants, by)
+	req := b.request(grants, by, form)
+	req.MaxRows = rows
 	if len(req.Owned) == 0 {
 		return 0
 	}
@@ -210,11 +246,11 @@ func (b *background) tryClaim(ctx context.Context, grants []*fair.Grant, by task
 
 // request builds the claim. It names the settings that the flows were chosen by: if the
 // database has newer ones, such as a pause, the claim takes no rows.
-func (b *background) request(grants []*fair.Grant, by task.Settings) task.ClaimRequest {
+func (b *background) request(grants []*fair.Grant, by task.Settings, form claimForm) task.ClaimRequest {
 	req := task.ClaimRequest{
-		Database: b.number, Owned: b.tracker.claimable(), Form: task.CappedForm, Ahead: b.cfg.ClaimAhead, Settings: by.Version,
+		Database: b.number, Owned: b.tracker.claimable(), Form: task.CappedForm, Ahead: b.cfg.ClaimAhead, Settings: by.Version, Together: form == together,
 	}
-	req.Flows, req.ExcludedKinds = b.flows.request(time.Now(), grants, by)
+	req.Flows, req.ExcludedKinds = b.flows.request(time.Now(), grants, by, req.Together)
 	for _, g := range grants {
 		req.CapLease, req.CapLimit, req.CapPart = g.Lease, g.Limit, g.Part
 	}
@@ -233,7 +269,7 @@ func (b *background) committed(start time.Time, req task.ClaimRequest, grants []
 		b.flows.hint(b.planning.claimTime(c.Next), c.Next)
 	}
 	ended := false
-	for _, s := range b.flows.claimed(now, c.Now, grants, c.FlowRows) {
+	for _, s := range b.flows.claimed(now, c.Now, grants, c.FlowRows, req.Together && c.More) {
 		ended = b.scheduler.observeFlow(b.number, s) || ended
 	}
 	if c.Rows > 0 {

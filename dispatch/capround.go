@@ -332,9 +332,9 @@ func (b *background) claimCapped(ctx context.Context, kind task.TenantKind, r ca
 		b.pipeline.probing(now)
 	}
 	g.Lease, g.Limit, g.Part = r.lease, r.limit, r.part
-	paid := b.pay(ctx, []*fair.Grant{g}, by.Rates, min(r.rows, b.cfg.MaxRows/8), false)
+	paid := b.pay(ctx, []*fair.Grant{g}, by.Rates, min(r.rows, b.cfg.MaxRows/8), capped)
 	if len(paid) > 0 {
-		o.claimed = b.claimFlows(ctx, paid, by)
+		o.claimed = b.claimFlows(ctx, paid, by, 0, capped)
 	}
 	o.open, o.short = g.Open, g.Short
 	return o

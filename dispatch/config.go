@@ -40,9 +40,10 @@ type Store interface {
 	// version.
 	Settings(ctx context.Context, database int) (task.Settings, error)
 
-	// TakeTokens takes up to want tokens of a tenant with a dispatch rate from the bucket
-	// that all databases and dispatchers share, after it has returned unused ones.
-	TakeTokens(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error)
+	// TakeTokens takes tokens of tenants with a dispatch rate, all of one home database, from
+	// the buckets that all databases and dispatchers share, after it has returned unused ones.
+	// The grants are in the order of the requests.
+	TakeTokens(ctx context.Context, home int, requests []task.TokenRequest) ([]task.Tokens, error)
 
 	// AcquireCapLease acquires the lease of a kind with a cap and counts the kind's open runs
 	// in all databases. The epoch is 0 while another dispatcher has the lease. Claims under

@@ -180,15 +180,27 @@ func (s *fakeStore) Settings(context.Context, int) (task.Settings, error) {
 	return task.Settings{Version: s.version, Rates: s.rates}, nil
 }
 
-func (s *fakeStore) TakeTokens(_ context.Context, tenant int32, want, unused int) (task.Tokens, error) {
+func (s *fakeStore) TakeTokens(_ context.Context, home int, requests []task.TokenRequest) ([]task.Tokens, error) {
 	if s.beforeTokens != nil {
 		s.beforeTokens()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	grants := make([]task.Tokens, len(requests))
+	for i, q := range requests {
+		if task.HomeOf(q.Tenant) != home {
+			return nil, fmt.Errorf("database %d is not the home of tenant %d", home, q.Tenant)
+		}
+		grants[i] = s.grantTokens(q.Tenant, q.Want, q.Unused)
+	}
+	return grants, nil
+}
+
+// grantTokens grants tokens of one tenant. s.mu is held.
+func (s *fakeStore) grantTokens(tenant int32, want, unused int) task.Tokens {
 	r := s.rates[tenant]
 	if r.DispatchRate == 0 {
-		return task.Tokens{Granted: want}, nil
+		return task.Tokens{Granted: want}
 	}
 	t := s.tokens[tenant]
 	if t == nil {
@@ -205,7 +217,7 @@ func (s *fakeStore) TakeTokens(_ context.Context, tenant int32, want, unused int
 	}
 	n := max(min(want, int((now.Add(burst).Sub(t.paid))/step)), 0)
 	t.paid = t.paid.Add(time.Duration(n) * step)
-	return task.Tokens{Granted: n, Wait: max((t.paid.Add(step - burst).Sub(now)).Milliseconds(), 0)}, nil
+	return task.Tokens{Granted: n, Wait: max((t.paid.Add(step - burst).Sub(now)).Milliseconds(), 0)}
 }
 
 type fakeRow struct {
@@ -422,11 +434,16 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 	for _, o := range req.Owned {
 		shards[o.Shard] = true
 	}
-	out := &fakeOutbox{}
+	out, read := &fakeOutbox{}, 0
 	for _, due := range s.dueRows(req.Database, shards, req.Low, c.Now, req.Ahead) {
 		id, r := due.id, due.row
 		switch flow := s.flowOf(&req, r); {
+		case req.Together && flow >= 0 && read == req.MaxRows:
+			c.More = true
 		case len(req.Flows) > 0:
+			if flow >= 0 {
+				read++
+			}
 			if flow < 0 || c.FlowRows[flow] == req.Flows[flow].Rows {
 				continue
 			}
@@ -463,6 +480,7 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 		}
 	}
 	c.Open += c.Rows
+	c.More = c.More || req.Together && read == req.MaxRows
 	c.More = c.More || req.CapLimit != 0 && c.Rows >= c.CapRoom
 	if len(out.entries) > 0 {
 		s.nextRow++

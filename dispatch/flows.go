@@ -194,18 +194,18 @@ func (f *tenantFlows) awaitTokens(g *fair.Grant, at time.Time) {
 }
 
 // request returns the flows of a claim by the grants, and the kinds that it excludes.
-func (f *tenantFlows) request(now time.Time, grants []*fair.Grant, by task.Settings) ([]task.Flow, []task.TenantKind) {
+func (f *tenantFlows) request(now time.Time, grants []*fair.Grant, by task.Settings, together bool) ([]task.Flow, []task.TenantKind) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.flows.Request(now, grants, by.Rates)
+	return f.flows.Request(now, grants, by.Rates, together)
 }
 
-// claimed records a committed claim that has claimed rows[i] rows by grants[i]. It returns
-// the service of each tenant.
-func (f *tenantFlows) claimed(now time.Time, clock task.Instant, grants []*fair.Grant, rows []int) []fair.Service {
+// claimed records a committed claim that has claimed rows[i] rows by grants[i]; short is as in
+// [fair.Flows.Claimed]. It returns the service of each tenant.
+func (f *tenantFlows) claimed(now time.Time, clock task.Instant, grants []*fair.Grant, rows []int, short bool) []fair.Service {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.flows.Claimed(now, clock, grants, rows)
+	return f.flows.Claimed(now, clock, grants, rows, short)
 }
 
 // nextCapped calls yield with each capped kind and the time of its next claim.

@@ -68,11 +68,11 @@ func (s *hungStore) Acquire(ctx context.Context, database int, shards []task.Sha
 	return s.fakeStore.Acquire(ctx, database, shards, owner)
 }
 
-func (s *hungStore) TakeTokens(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error) {
-	if err := s.wait(ctx, int(tenant)%task.Databases); err != nil {
-		return task.Tokens{}, err
+func (s *hungStore) TakeTokens(ctx context.Context, home int, requests []task.TokenRequest) ([]task.Tokens, error) {
+	if err := s.wait(ctx, home); err != nil {
+		return nil, err
 	}
-	return s.fakeStore.TakeTokens(ctx, tenant, want, unused)
+	return s.fakeStore.TakeTokens(ctx, home, requests)
 }
 
 func (s *hungStore) AcquireCapLease(ctx context.Context, of task.TenantKind, limit int) (task.CapLease, error) {

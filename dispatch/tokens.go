@@ -2,94 +2,142 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/perceptor/perceptor/dispatch/fair"
+	"github.com/perceptor/perceptor/task"
 )
 
 // A tokenStore takes tokens of tenants with a dispatch rate, for all databases. Its methods
 // may be called concurrently.
 //
-// The tenant's home database grants tokens. While it does not answer, the dispatcher grants
-// itself the part of the rate that corresponds to its part of all shards. All dispatchers
-// together then keep the rate, as no shard has two owners.
+// The tenants' home databases grant tokens, to all tenants of a claim with the same home at once.
+// While one does not answer, the dispatcher grants itself the part of the rates that corresponds
+// to its part of all shards. All dispatchers together then keep the rates, as no shard has two
+// owners.
 type tokenStore struct {
 	store Store
 	// part returns the part of all shards that this process owns.
-	part func() float64
-
-	mu     sync.Mutex
-	caches map[int32]*tokenCache
+	part  func() float64
+	homes [task.Databases]homeTokens
 }
 
-// A tokenCache holds the tokens of one tenant.
-type tokenCache struct {
-	// lock holds one token. It guards tokens, also during a request to the store.
+// homeTokens holds the tokens of the tenants with one home database.
+type homeTokens struct {
+	// lock holds one token. It guards the other fields, also during a request to the store.
 	lock   chan struct{}
-	tokens fair.TokenCache
+	caches map[int32]*fair.TokenCache
 	// askAfter is when the home database is asked again, after it has not answered.
 	askAfter time.Time
 }
 
 func newTokenStore(store Store, part func() float64) *tokenStore {
-	return &tokenStore{store: store, part: part, caches: map[int32]*tokenCache{}}
+	s := &tokenStore{store: store, part: part}
+	for i := range s.homes {
+		s.homes[i] = homeTokens{lock: make(chan struct{}, 1), caches: map[int32]*fair.TokenCache{}}
+	}
+	return s
 }
 
 // tokenWait bounds a request to a home database.
 const tokenWait = 500 * time.Millisecond
 
-func (s *tokenStore) cache(tenant int32) *tokenCache {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.caches[tenant]
+// wantedTokens are the tokens that a claim wants of a tenant with that rate, and what it got.
+type wantedTokens struct {
+	tenant, rate int32
+	want         int
+	// got is at most want. If it is 0, there are no tokens before again.
+	got   int
+	again time.Time
+}
+
+// takeTokens takes tokens of all tenants, and sets what each got. After an error some of them may
+// have got tokens.
+func (s *tokenStore) takeTokens(ctx context.Context, wanted []*wantedTokens) error {
+	var of [task.Databases][]*wantedTokens
+	for _, w := range wanted {
+		home := task.HomeOf(w.tenant)
+		of[home] = append(of[home], w)
+	}
+	var errs [task.Databases]error
+	var asking sync.WaitGroup
+	for home, some := range of {
+		if len(some) > 0 {
+			asking.Go(func() { errs[home] = s.takeOf(ctx, home, some) })
+		}
+	}
+	asking.Wait()
+	return errors.Join(errs[:]...)
+}
+
+// takeOf takes tokens of tenants with one home database.
+func (s *tokenStore) takeOf(ctx context.Context, home int, wanted []*wantedTokens) (err error) {
+	h := &s.homes[home]
+	select {
+	case h.lock <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-h.lock }()
+	now := time.Now()
+	var empty, low []*wantedTokens
+	for _, w := range wanted {
+		c, ask := h.cache(w.tenant), false
+		if w.got, w.again, ask = c.TakeTokens(now, w.want); ask {
+			empty = append(empty, w)
+		} else if c.Low(w.rate) {
+			low = append(low, w)
+		}
+	}
+	if len(empty) == 0 {
+		return nil
+	}
+	if !now.Before(h.askAfter) {
+		err = s.ask(ctx, home, append(low, empty...))
+		now = time.Now()
+	}
+	for _, w := range empty {
+		c, ask := h.cache(w.tenant), false
+		if now.Before(h.askAfter) {
+			c.GrantPart(now, float64(w.rate)*s.part())
+		}
+		if w.got, w.again, ask = c.TakeTokens(now, w.want); ask { // the answer took longer than the wait that it named
+			w.again = now
+		}
+	}
+	return err
+}
+
+// cache returns the tokens of a tenant. The caller has the lock.
+func (h *homeTokens) cache(tenant int32) *fair.TokenCache {
+	c := h.caches[tenant]
 	if c == nil {
-		c = &tokenCache{lock: make(chan struct{}, 1)}
-		s.caches[tenant] = c
+		c = &fair.TokenCache{}
+		h.caches[tenant] = c
 	}
 	return c
 }
 
-// takeTokens returns up to want tokens of a tenant with that rate. If there are none it
-// returns when to ask again.
-func (s *tokenStore) takeTokens(ctx context.Context, tenant int32, rate int32, want int) (tokens int, again time.Time, err error) {
-	c := s.cache(tenant)
-	select {
-	case c.lock <- struct{}{}:
-	case <-ctx.Done():
-		return 0, time.Time{}, ctx.Err()
-	}
-	defer func() { <-c.lock }()
-	now := time.Now()
-	tokens, again, ask := c.tokens.TakeTokens(now, want)
-	if !ask {
-		return tokens, again, nil
-	}
-	if !now.Before(c.askAfter) {
-		err = s.ask(ctx, c, tenant, fair.TokenRequest(rate, want))
-		now = time.Now()
-	}
-	if now.Before(c.askAfter) {
-		c.tokens.GrantPart(now, float64(rate)*s.part())
-	}
-	tokens, again, ask = c.tokens.TakeTokens(now, want)
-	if ask { // the answer took longer than the wait that it named
-		again = now
-	}
-	return tokens, again, err
-}
-
-// ask requests tokens from the home database. The caller has the lock of the cache.
-func (s *tokenStore) ask(ctx context.Context, c *tokenCache, tenant int32, n int) error {
+// ask requests tokens from a home database. The caller has the lock.
+func (s *tokenStore) ask(ctx context.Context, home int, wanted []*wantedTokens) error {
 	ctx, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()
+	h := &s.homes[home]
+	requests := make([]task.TokenRequest, len(wanted))
+	for i, w := range wanted {
+		requests[i] = task.TokenRequest{Tenant: w.tenant, Want: fair.TokenRequest(w.rate, w.want), Unused: h.cache(w.tenant).Unused()}
+	}
 	asked := time.Now()
-	granted, err := s.store.TakeTokens(ctx, tenant, n, c.tokens.Unused())
+	granted, err := s.store.TakeTokens(ctx, home, requests)
 	if err != nil {
-		c.askAfter = time.Now().Add(fair.MostTokenWait)
+		h.askAfter = time.Now().Add(fair.MostTokenWait)
 		return err
 	}
-	c.tokens.Grant(asked, granted)
+	for i, w := range wanted {
+		h.cache(w.tenant).Grant(asked, granted[i])
+	}
 	return nil
 }
 
@@ -98,30 +146,23 @@ func (s *tokenStore) giveBack(tenant int32, tokens int) {
 	if tokens <= 0 {
 		return
 	}
-	c := s.cache(tenant)
-	c.lock <- struct{}{}
-	c.tokens.ReturnTokens(tokens)
-	<-c.lock
+	h := &s.homes[task.HomeOf(tenant)]
+	h.lock <- struct{}{}
+	h.cache(tenant).ReturnTokens(tokens)
+	<-h.lock
 }
 
 // clockMoved records that a database's clock was set, so buckets may have tokens already.
 func (s *tokenStore) clockMoved() {
-	for _, c := range s.all() {
+	for i := range s.homes {
+		h := &s.homes[i]
 		select {
-		case c.lock <- struct{}{}:
-			c.tokens.ClockMoved()
-			<-c.lock
+		case h.lock <- struct{}{}:
+			for _, c := range h.caches {
+				c.ClockMoved()
+			}
+			<-h.lock
 		default: // a request to the store is in progress
 		}
 	}
-}
-
-func (s *tokenStore) all() []*tokenCache {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := make([]*tokenCache, 0, len(s.caches))
-	for _, c := range s.caches {
-		all = append(all, c)
-	}
-	return all
 }

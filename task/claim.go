@@ -77,8 +77,12 @@ type ClaimRequest struct {
 	// redeliveries.
 	ExcludedTenants []int32
 	// Flows, if not empty, replace the foreground: only the rows that they select are
-	// claimed, and Form, Low, MaxRows and ExcludedTenants have no effect.
+	// claimed, and Form, Low and ExcludedTenants have no effect, nor has MaxRows unless they
+	// are claimed Together.
 	Flows []Flow
+	// Together says that the flows, which have no kinds then, are claimed by one scan from the
+	// lowest of their bounds. It takes at most MaxRows rows in all, the oldest ones first.
+	Together bool
 	// CapLease, if not 0, is the cap lease of the kind of the only flow. Claimed rows
 	// count against the cap. If the lease has ended, nothing is claimed.
 	CapLease int64

@@ -142,6 +142,16 @@ type Settings struct {
 	Rates map[int32]Rates
 }
 
+// HomeOf returns the home database of a tenant, which grants its tokens.
+func HomeOf(tenant int32) int { return int(tenant) % Databases }
+
+// A TokenRequest asks for tokens of a tenant.
+type TokenRequest struct {
+	Tenant int32
+	// Want is the most tokens to take. Unused tokens of an earlier grant are returned before.
+	Want, Unused int
+}
+
 // Tokens is a grant of tokens to a tenant.
 type Tokens struct {
 	// Granted is the number of tokens.

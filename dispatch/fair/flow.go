@@ -92,6 +92,15 @@ func (f *Flow) claimed(now time.Time, clock task.Instant, limit, rows int, cfg *
 	f.nextAt = now.Add(f.wait(now, cfg))
 }
 
+// cutShort records that a common claim has taken rows of the flow, and may have left some because
+// it reached its own limit.
+func (f *Flow) cutShort(now time.Time, rows int) {
+	f.triedAt, f.nextAt = now, now
+	if rows > 0 {
+		f.foundAt = now
+	}
+}
+
 // wait returns how long a flow without due rows waits for its next claim, unless a hint
 // comes.
 func (f *Flow) wait(now time.Time, cfg *Config) time.Duration {

@@ -37,6 +37,11 @@ type Flows struct {
 	// broken are the tenants whose topics fail, in ascending order.
 	broken []int32
 	flows  map[task.TenantKind]*Flow
+	// updated has what the excluded tenants and the flows followed from at the last update.
+	updated struct {
+		settings           int64
+		backlogged, broken []int32
+	}
 	// servedAt is the database's clock when a foreground claim or a peek last found no row
 	// due, or 0 if that has not happened since shards were acquired.
 	servedAt task.Instant
@@ -81,21 +86,22 @@ func (f *Flows) Update(now time.Time, clock task.Instant, backlogged []int32) (a
 	if len(backlogged) == 0 && len(f.broken) == 0 && len(f.settings.Rates) == 0 && len(f.excluded) == 0 {
 		return false
 	}
-	excluded := slices.Clone(backlogged)
-	for _, t := range f.broken {
-		if !slices.Contains(excluded, t) {
-			excluded = append(excluded, t)
-		}
+	last := &f.updated
+	if last.settings == f.settings.Version && slices.Equal(last.backlogged, backlogged) && slices.Equal(last.broken, f.broken) {
+		return false
 	}
+	last.settings, last.backlogged, last.broken = f.settings.Version, slices.Clone(backlogged), slices.Clone(f.broken)
+	excluded := slices.Concat(backlogged, f.broken)
 	for t, r := range f.settings.Rates {
-		if r.NeedsFlow() && !slices.Contains(excluded, t) {
+		if r.NeedsFlow() {
 			excluded = append(excluded, t)
 		}
 	}
 	slices.Sort(excluded)
+	excluded = slices.Compact(excluded)
 	if !slices.Equal(excluded, f.excluded) {
 		f.changes++
-		if slices.ContainsFunc(f.excluded, func(t int32) bool { return !slices.Contains(excluded, t) }) {
+		if slices.ContainsFunc(f.excluded, func(t int32) bool { _, still := slices.BinarySearch(excluded, t); return !still }) {
 			f.readmitted++
 		}
 		f.excluded = excluded
@@ -212,16 +218,29 @@ func (f *Flows) ResetBacklogs() (tenants []int32) {
 	return tenants
 }
 
-// maxFlows bounds the flows of one claim.
-const maxFlows = 16
+// maxFlows bounds the flows with a backlog of one claim, and maxTogether those that are claimed
+// together.
+const (
+	maxFlows    = 16
+	maxTogether = 4096
+)
 
 // Select returns grants for the flows to claim at now, those that have waited longest, and
-// marks them as being claimed until [Flows.Release]. It defers tenants for which blocked
-// returns a duration by that duration.
+// marks them as being claimed until [Flows.Release]. Flows without a backlog are claimed
+// together, so when one of them can be claimed, all are selected that were not just tried.
+// Select defers tenants for which blocked returns a duration by that duration.
 func (f *Flows) Select(now time.Time, backlog bool, blocked func(tenant int32) time.Duration) []*Grant {
 	var chosen []*Flow
+	most := maxFlows
+	if !backlog {
+		if at := f.Next(false); at.IsZero() || now.Before(at) {
+			return nil
+		}
+		most = maxTogether
+	}
 	for _, flow := range f.flows {
-		if flow.capped() || flow.backlog != backlog || flow.claiming || now.Before(flow.nextAt) {
+		early := now.Before(flow.nextAt) && (backlog || now.Before(flow.triedAt.Add(flowTick)))
+		if flow.capped() || flow.backlog != backlog || flow.claiming || early {
 			continue
 		}
 		if wait := blocked(flow.key.Tenant); wait > 0 {
@@ -231,7 +250,7 @@ func (f *Flows) Select(now time.Time, backlog bool, blocked func(tenant int32) t
 		chosen = append(chosen, flow)
 	}
 	slices.SortFunc(chosen, func(x, y *Flow) int { return x.triedAt.Compare(y.triedAt) })
-	chosen = chosen[:min(len(chosen), maxFlows)]
+	chosen = chosen[:min(len(chosen), most)]
 	grants := make([]*Grant, 0, len(chosen))
 	for _, flow := range chosen {
 		flow.claiming = true
@@ -259,8 +278,14 @@ func (f *Flows) Defer(grants []*Grant, at time.Time) {
 func (f *Flows) WaitForTokens(flow *Flow, at time.Time) { flow.backlog, flow.nextAt = true, at }
 
 // Request returns the flows of a claim by the grants, and the kinds that the flows without a
-// kind leave out because these rates pause or cap them.
-func (f *Flows) Request(now time.Time, grants []*Grant, rates map[int32]task.Rates) (flows []task.Flow, excluded []task.TenantKind) {
+// kind leave out because these rates pause or cap them. Flows that are claimed together have
+// their sweeps together, as the lowest of their bounds counts.
+func (f *Flows) Request(now time.Time, grants []*Grant, rates map[int32]task.Rates, together bool) (flows []task.Flow, excluded []task.TenantKind) {
+	if together && slices.ContainsFunc(grants, func(g *Grant) bool { return !now.Before(g.Flow.sweepAt) }) {
+		for _, g := range grants {
+			g.Flow.sweepAt = now
+		}
+	}
 	for _, g := range grants {
 		flows = append(flows, g.Flow.request(now, g.Rows, &f.cfg))
 		r := rates[g.Key.Tenant]
@@ -275,14 +300,19 @@ func (f *Flows) Request(now time.Time, grants []*Grant, rates map[int32]task.Rat
 }
 
 // Claimed records a committed claim that has claimed rows[i] rows by grants[i]. clock is the
-// database's. It returns the service of each tenant, which the caller passes to
+// database's. short is set if the claim reached its own limit, so that any of the flows may have
+// more rows. Claimed returns the service of each tenant, which the caller passes to
 // [Scheduler.ObserveFlow].
-func (f *Flows) Claimed(now time.Time, clock task.Instant, grants []*Grant, rows []int) []Service {
+func (f *Flows) Claimed(now time.Time, clock task.Instant, grants []*Grant, rows []int, short bool) []Service {
 	var services []Service
 	for i, g := range grants {
-		g.Flow.claimed(now, clock, g.Rows, rows[i], &f.cfg)
+		if short && rows[i] < g.Rows {
+			g.Flow.cutShort(now, rows[i])
+		} else {
+			g.Flow.claimed(now, clock, g.Rows, rows[i], &f.cfg)
+		}
 		if g.Key.Kind == "" {
-			services = append(services, Service{Tenant: g.Key.Tenant, Rows: rows[i], More: g.Flow.backlog})
+			services = append(services, Service{Tenant: g.Key.Tenant, Rows: rows[i], More: short || g.Flow.backlog})
 		}
 	}
 	return services

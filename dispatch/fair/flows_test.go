@@ -55,7 +55,7 @@ func TestTheFlowThatHasWaitedLongestIsClaimedFirstAndByOneClaim(t *testing.T) {
 		for _, g := range grants {
 			g.Rows = 1
 		}
-		f.Claimed(at(i), 0, grants, slices.Repeat([]int{1}, len(grants)))
+		f.Claimed(at(i), 0, grants, slices.Repeat([]int{1}, len(grants)), false)
 		f.Release(grants)
 	}
 	again := f.Select(at(2), true, unblocked)
@@ -69,7 +69,7 @@ func TestAFlowThatLeftNothingDueWaitsUnlessAHintComes(t *testing.T) {
 	f.Update(begun, 0, []int32{1})
 	grants := f.Select(begun, true, unblocked)
 	grants[0].Rows = 10
-	services := f.Claimed(begun, task.At(begun), grants, []int{4})
+	services := f.Claimed(begun, task.At(begun), grants, []int{4}, false)
 	f.Release(grants)
 	if want := []Service{{Tenant: 1, Rows: 4}}; !slices.Equal(services, want) {
 		t.Errorf("services = %v, want %v", services, want)
@@ -80,8 +80,8 @@ func TestAFlowThatLeftNothingDueWaitsUnlessAHintComes(t *testing.T) {
 	if !f.Hint(at(5), task.At(at(5))) || !f.Next(false).Equal(begun.Add(flowTick)) {
 		t.Errorf("next claim after a hint at %s, want %s", f.Next(false), begun.Add(flowTick))
 	}
-	f.Request(at(20), grants, nil) // the first request sweeps
-	parts, _ := f.Request(at(20), grants, nil)
+	f.Request(at(20), grants, nil, false) // the first request sweeps
+	parts, _ := f.Request(at(20), grants, nil, false)
 	if low := task.At(begun).Add(-flowGrace); parts[0].Low != low || parts[0].WaitingSince != task.Never {
 		t.Errorf("request = %+v, want bound %d and no WaitingSince", parts[0], low)
 	}
@@ -103,8 +103,65 @@ func TestRowsThatBecameDueBeforeTheFlowWaitSinceTheForegroundHasServedAll(t *tes
 	f := testFlows()
 	f.Served(700)
 	f.Update(begun, 900, []int32{1})
-	parts, _ := f.Request(begun, f.Select(begun, true, unblocked), nil)
+	parts, _ := f.Request(begun, f.Select(begun, true, unblocked), nil, false)
 	if parts[0].WaitingSince != 700 {
 		t.Errorf("WaitingSince = %d, want 700", parts[0].WaitingSince)
+	}
+}
+
+// keepingUp returns flows of two tenants that have caught up, the first one a tick later.
+func keepingUp(t *testing.T) *Flows {
+	t.Helper()
+	f := testFlows()
+	f.Update(begun, 0, []int32{1, 2})
+	for i, g := range f.Select(begun, true, unblocked) {
+		g.Rows = 1
+		f.Claimed(begun.Add(time.Duration(1-i)*flowTick), task.At(begun), []*Grant{g}, []int{0}, false)
+		f.Release([]*Grant{g})
+	}
+	return f
+}
+
+func TestFlowsThatKeepUpAreClaimedTogetherWhenOneOfThemIsDue(t *testing.T) {
+	f := keepingUp(t)
+	if grants := f.Select(begun.Add(flowTick), false, unblocked); len(grants) != 0 {
+		t.Fatalf("%d flows selected before one is due", len(grants))
+	}
+	if grants := f.Select(f.Next(false), false, unblocked); len(grants) != 2 {
+		t.Errorf("%d flows selected when the first one is due, want both", len(grants))
+	}
+}
+
+func TestACommonClaimThatReachedItsLimitMovesNoBound(t *testing.T) {
+	f := keepingUp(t)
+	now := f.Next(false)
+	grants := f.Select(now, false, unblocked)
+	QuotasTogether(8, grants, nil)
+	for _, g := range grants {
+		if g.Rows != 4 {
+			t.Errorf("tenant %d may have %d of 8 rows beside another, want 4", g.Key.Tenant, g.Rows)
+		}
+	}
+	low := [2]task.Instant{grants[0].Flow.low, grants[1].Flow.low}
+	services := f.Claimed(now, task.At(now), grants, []int{4, 2}, true)
+	f.Release(grants)
+	if !grants[0].Flow.backlog || grants[1].Flow.backlog {
+		t.Error("want a backlog of the flow that took all it was granted, and of no other")
+	}
+	if grants[0].Flow.low != low[0] || grants[1].Flow.low != low[1] || !services[1].More {
+		t.Error("a claim that may not have read all rows moved the bound of a flow")
+	}
+	if next := f.Next(false); !next.Equal(now) {
+		t.Errorf("the next claim is at %s, want one at once", next)
+	}
+}
+
+func TestFlowsThatAreClaimedTogetherSweepTogether(t *testing.T) {
+	f := keepingUp(t)
+	grants := f.Select(f.Next(false), false, unblocked)
+	grants[0].Flow.sweepAt = at(60_000)
+	parts, _ := f.Request(at(200), grants, nil, true)
+	if parts[0].Low != 0 || parts[1].Low != 0 || !grants[0].Flow.sweepAt.Equal(grants[1].Flow.sweepAt) {
+		t.Errorf("bounds %d and %d, want both flows to be swept", parts[0].Low, parts[1].Low)
 	}
 }

@@ -205,6 +205,18 @@ func Quotas(rows int, grants []*Grant, rates map[int32]task.Rates) {
 	}
 }
 
+// mostTogether is the part of a common claim that one tenant may have beside others.
+const mostTogether = 4
+
+// QuotasTogether is [Quotas] for a claim of at most rows rows that all flows share: each may have
+// more than its share, because most of them have few rows.
+func QuotasTogether(rows int, grants []*Grant, rates map[int32]task.Rates) {
+	Quotas(rows, grants, rates)
+	for _, g := range grants {
+		g.Rows = max(g.Rows, rows/mostTogether)
+	}
+}
+
 // Balance moves rows from tenants above the average service to those below it, after
 // [Quotas]. Every flow keeps at least one row.
 func (s *Scheduler) Balance(grants []*Grant, rates map[int32]task.Rates) {

@@ -56,6 +56,12 @@ func TokenRequest(rate int32, want int) int {
 	return min(want, max(int(rate)/requestsPerSecond, 1))
 }
 
+// Low reports whether the cache has less than half of what a request brings at that rate, but
+// more than nothing.
+func (c *TokenCache) Low(rate int32) bool {
+	return c.tokens > 0 && c.tokens < TokenRequest(rate, int(rate))/2
+}
+
 // Unused returns the tokens to offer back with a request.
 func (c *TokenCache) Unused() int { return c.tokens }
 

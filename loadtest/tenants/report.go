@@ -19,8 +19,8 @@ type Report struct {
 	Rate    float64 `json:"rate"`
 	Limit   int     `json:"dispatch_rate,omitempty"`
 	Waiting int     `json:"waiting,omitempty"`
-	// CreateMs is the time of one call that creates a tenant and its token, on average.
-	CreateMs float64 `json:"create_ms"`
+	// CreatedPerS is how many tenants with a token were created per second.
+	CreatedPerS float64 `json:"created_per_s"`
 	// Loads are the measured windows.
 	Loads []Load `json:"loads,omitempty"`
 	// Ratio is the installation's processor time per cycle with all tenants to that with one.
@@ -154,7 +154,7 @@ func (s *Size) idle(u harness.Usage) {
 // Table implements [harness.Report].
 func (r *Report) Table(t *harness.Table) {
 	t.Line("\n%d tenants (seed %d)", r.Tenants, r.Seed)
-	t.Row("create a tenant", "%.1f ms", r.CreateMs)
+	t.Row("created", "%.1f tenants per second", r.CreatedPerS)
 	for i := range r.Loads {
 		r.Loads[i].table(t)
 	}

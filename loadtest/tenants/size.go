@@ -57,7 +57,7 @@ func (r *runner) grow(ctx context.Context, n int) error {
 	}); err != nil {
 		return err
 	}
-	r.report.CreateMs = harness.Milliseconds(time.Since(began) * time.Duration(r.Callers) / time.Duration(n-from))
+	r.report.CreatedPerS = harness.Round(float64(n-from) / time.Since(began).Seconds())
 	if r.Waiting == 0 {
 		return nil
 	}

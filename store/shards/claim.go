@@ -82,9 +82,11 @@ type claiming struct {
 	task.Claim
 	store     *Store
 	req       task.ClaimRequest
-	tenants   map[int32]bool // blocked tenants
-	only      []kernel.Key   // if not nil, the rows to claim
-	undecided []kernel.Key   // rows that need the state machine
+	tenants   map[int32]bool          // blocked tenants
+	flows     map[task.TenantKind]int // the indexes of the flows; see flowOf
+	only      []kernel.Key            // if not nil, the rows to claim
+	read      int                     // rows that the last statement has read, if it does not claim all of them
+	undecided []kernel.Key            // rows that need the state machine
 	// unreadable are the rows that the state machine defers because it cannot read their
 	// terms.
 	unreadable []faultyRow
@@ -132,7 +134,7 @@ func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 			return err
 		}
 		c.Rows += n
-		c.More = c.More || (limit > 0 && n >= limit)
+		c.More = c.More || (limit > 0 && max(n, c.read) >= limit)
 	}
 	c.Open += c.Rows
 	c.More = c.More || c.capped() && c.Rows >= c.CapRoom
@@ -173,7 +175,12 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 	low, steady, setFor := int64(c.req.Low), int64(cmp.Or(c.req.SteadyNow, task.Never)), c.req.SetFor.Milliseconds()
 	if len(c.req.Flows) > 0 {
 		c.FlowRows = make([]int, len(c.req.Flows))
-		sql.ClaimFlows.Queue(b, append([]any{shards, ahead, blocked, blockedFor}, flowArgs(&c.req)...)...)
+		args := append([]any{shards, ahead, blocked, blockedFor}, flowArgs(&c.req)...)
+		if c.req.Together {
+			sql.ClaimTogether.Queue(b, append(args, int64(c.req.MaxRows), lowest(c.req.Flows))...)
+			return 1, c.req.MaxRows
+		}
+		sql.ClaimFlows.Queue(b, args...)
 		return 1, 0
 	}
 	excluded := c.req.ExcludedTenants
@@ -212,6 +219,8 @@ type claimed struct {
 	params     []byte
 	origin     task.Origin
 	misfire    task.Misfire
+	// read is how many rows the statement has read, if it does not claim all of them; else 0.
+	read int64
 }
 
 // scan reads the rows that one claim statement returned.
@@ -229,6 +238,7 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 			return n, err
 		}
 		n++
+		c.read = int(r.read)
 		if c.FlowRows != nil {
 			if i := c.flowOf(r.tenant, r.kind); i >= 0 {
 				c.FlowRows[i]++

@@ -25,6 +25,9 @@ var claimedTypes = [...]uint32{
 
 // checkClaimed returns an error for columns that decode would misread.
 func checkClaimed(columns []pgconn.FieldDescription) error {
+	if n := len(claimedTypes); len(columns) == n+1 && columns[n].DataTypeOID == pgtype.Int8OID {
+		columns = columns[:n] // the last one is claimed.read
+	}
 	if len(columns) != len(claimedTypes) {
 		return fmt.Errorf("read claimed rows: %d columns, want %d", len(columns), len(claimedTypes))
 	}
@@ -62,9 +65,10 @@ func (d *claimReader) read(r *claimed) error {
 	return d.decode(d.rows.RawValues(), r)
 }
 
-// decode reads the values in the order of claim_returning.
+// decode reads the values in the order of claim_returning, and the number of rows read if there
+// is one more value.
 func (d *claimReader) decode(values [][]byte, r *claimed) error {
-	if len(values) != len(claimedTypes) {
+	if n := len(values) - len(claimedTypes); n != 0 && n != 1 {
 		return fmt.Errorf("read a claimed row: %d values, want %d", len(values), len(claimedTypes))
 	}
 	d.values, d.err = values, nil
@@ -79,6 +83,9 @@ func (d *claimReader) decode(values [][]byte, r *claimed) error {
 	r.kind, r.params = d.kind, bytes.Clone(d.next())
 	terms, origin := task.Unseal(d.next())
 	r.origin, r.misfire = origin, terms.MisfirePolicy(task.Type(r.typ))
+	if len(d.values) > 0 {
+		r.read = d.int8()
+	}
 	return d.err
 }
 

@@ -124,7 +124,7 @@ func TestExplainNamesWhatHoldsATaskBack(t *testing.T) {
 		"over the rate": {func(b *bundle) task.ID {
 			b.limit(`{"dispatch_rate": 10}`)
 			id := b.dueOfKind()
-			if _, err := b.TakeTokens(b.t.Context(), b.tenant, 10, 0); err != nil {
+			if _, err := b.TakeTokens(b.t.Context(), task.HomeOf(b.tenant), []task.TokenRequest{{Tenant: b.tenant, Want: 10}}); err != nil {
 				b.t.Fatal(err)
 			}
 			return id
@@ -132,7 +132,7 @@ func TestExplainNamesWhatHoldsATaskBack(t *testing.T) {
 		"within the rate": {func(b *bundle) task.ID {
 			b.limit(`{"dispatch_rate": 10}`)
 			id := b.dueOfKind()
-			if _, err := b.TakeTokens(b.t.Context(), b.tenant, 1, 0); err != nil {
+			if _, err := b.TakeTokens(b.t.Context(), task.HomeOf(b.tenant), []task.TokenRequest{{Tenant: b.tenant, Want: 1}}); err != nil {
 				b.t.Fatal(err)
 			}
 			return id

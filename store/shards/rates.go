@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -47,39 +48,80 @@ func (s *Store) Settings(ctx context.Context, d int) (task.Settings, error) {
 // claimTokens is the purpose of the tokens of dispatch rates. The other purposes are quotas.
 const claimTokens int16 = 1
 
-// TakeTokens first returns unused tokens, and then takes up to want of the tokens of a
-// tenant with a dispatch rate. For a tenant without a rate it grants all.
-func (s *Store) TakeTokens(ctx context.Context, tenant int32, want, unused int) (task.Tokens, error) {
-	return s.takeTokens(ctx, tenant, claimTokens, want, func(pool *pgxpool.Pool) pgx.Row {
-		return sql.TokensTake.QueryRow(ctx, pool, tenant, claimTokens, want, unused)
-	})
+// TakeTokens first returns unused tokens, and then takes tokens of tenants with a dispatch rate
+// whose home database is d, each tenant at most once. It returns the grants in the order of the
+// requests. A tenant without a rate gets all that it wants.
+func (s *Store) TakeTokens(ctx context.Context, d int, requests []task.TokenRequest) ([]task.Tokens, error) {
+	pool := s.db.Pool(d)
+	granted, missing, err := s.takeDispatchTokens(ctx, pool, requests)
+	if err == nil && len(missing) > 0 {
+		if _, err = sql.TokensMake.Exec(ctx, pool, missing, claimTokens); err == nil {
+			var again []task.TokenRequest
+			for _, q := range requests {
+				if slices.Contains(missing, q.Tenant) {
+					again = append(again, q)
+				}
+			}
+			var made map[int32]task.Tokens
+			made, _, err = s.takeDispatchTokens(ctx, pool, again)
+			maps.Copy(granted, made)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("take tokens: %w", err)
+	}
+	grants := make([]task.Tokens, len(requests))
+	for i, q := range requests {
+		grant, ok := granted[q.Tenant]
+		if !ok { // it has a bucket, so it has no rate
+			grant.Granted = q.Want
+		}
+		grants[i] = grant
+	}
+	return grants, nil
 }
 
-// TakeQuota is TakeTokens for a rate of the calls of a tenant.
+// takeDispatchTokens takes tokens of the tenants that have a bucket and a rate, and returns which
+// ones have not both.
+func (s *Store) takeDispatchTokens(ctx context.Context, pool *pgxpool.Pool, requests []task.TokenRequest) (granted map[int32]task.Tokens, missing []int32, err error) {
+	tenants, wanted, unused := make([]int32, len(requests)), make([]int64, len(requests)), make([]int64, len(requests))
+	for i, q := range requests {
+		tenants[i], wanted[i], unused[i] = q.Tenant, int64(q.Want), int64(q.Unused)
+	}
+	rows, err := sql.TokensTake.Query(ctx, pool, tenants, claimTokens, wanted, unused)
+	if err != nil {
+		return nil, nil, err
+	}
+	granted = make(map[int32]task.Tokens, len(requests))
+	var tenant int32
+	var t task.Tokens
+	_, err = pgx.ForEachRow(rows, []any{&tenant, &t.Granted, &t.Wait}, func() error {
+		granted[tenant] = t
+		return nil
+	})
+	for _, tenant := range tenants {
+		if _, ok := granted[tenant]; !ok {
+			missing = append(missing, tenant)
+		}
+	}
+	return granted, missing, err
+}
+
+// TakeQuota first returns unused tokens of a rate of the calls of a tenant, and then takes up to
+// want of them.
 func (s *Store) TakeQuota(ctx context.Context, tenant int32, q task.Quota, rate int64, want, unused int) (task.Tokens, error) {
-	return s.takeTokens(ctx, tenant, int16(q), want, func(pool *pgxpool.Pool) pgx.Row {
-		return sql.QuotaTake.QueryRow(ctx, pool, tenant, int16(q), want, unused, float64(rate), float64(q.Burst(rate)))
-	})
-}
-
-// takeTokens takes tokens, and makes the tenant's bucket if there is none.
-func (s *Store) takeTokens(ctx context.Context, tenant int32, purpose int16, want int, take func(*pgxpool.Pool) pgx.Row) (task.Tokens, error) {
 	pool := s.db.Pool(kernel.Home(tenant))
 	for range 2 {
 		var t task.Tokens
-		err := take(pool).Scan(&t.Granted, &t.Wait)
+		err := sql.QuotaTake.QueryRow(ctx, pool, tenant, int16(q), want, unused, float64(rate), float64(q.Burst(rate))).Scan(&t.Granted, &t.Wait)
 		if !errors.Is(err, pgx.ErrNoRows) {
 			if err != nil {
 				return task.Tokens{}, fmt.Errorf("take tokens: %w", err)
 			}
 			return t, nil
 		}
-		made, err := sql.TokensMake.Exec(ctx, pool, tenant, purpose)
-		if err != nil {
+		if _, err := sql.TokensMake.Exec(ctx, pool, []int32{tenant}, int16(q)); err != nil {
 			return task.Tokens{}, fmt.Errorf("take tokens: %w", err)
-		}
-		if made.RowsAffected() == 0 {
-			break // the row exists, so the tenant has no rate
 		}
 	}
 	return task.Tokens{Granted: want}, nil
@@ -120,13 +162,30 @@ func flowArgs(req *task.ClaimRequest) []any {
 	return []any{tenants, kinds, quotas, lows, sinces, outTenants, outKinds}
 }
 
+// lowest returns the lowest bound of the flows.
+func lowest(flows []task.Flow) int64 {
+	low := task.Never
+	for _, l := range flows {
+		low = min(low, l.Low)
+	}
+	return int64(low)
+}
+
 // flowOf returns the index of the flow to which a claimed row belongs, or -1.
 func (c *claiming) flowOf(tenant int32, kind string) int {
-	own := slices.IndexFunc(c.req.Flows, func(l task.Flow) bool { return l.Tenant == tenant && l.Kind == kind })
-	if own >= 0 {
+	if c.flows == nil {
+		c.flows = make(map[task.TenantKind]int, len(c.req.Flows))
+		for i, l := range c.req.Flows {
+			c.flows[l.TenantKind] = i
+		}
+	}
+	if own, ok := c.flows[task.TenantKind{Tenant: tenant, Kind: kind}]; ok {
 		return own
 	}
-	return slices.IndexFunc(c.req.Flows, func(l task.Flow) bool { return l.Tenant == tenant && l.Kind == "" })
+	if own, ok := c.flows[task.TenantKind{Tenant: tenant}]; ok {
+		return own
+	}
+	return -1
 }
 
 // waitingSince returns since when rows of a kind wait for tokens in this claim, or 0 if

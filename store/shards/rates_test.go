@@ -91,6 +91,37 @@ func TestFlowsTakeTheOldestUpToTheirQuota(t *testing.T) {
 	}
 }
 
+// TestFlowsThatAreClaimedTogether checks that a common claim takes of each flow what a claim of its
+// own would, and says if it has not read all rows.
+func TestFlowsThatAreClaimedTogether(t *testing.T) {
+	b := setup(t)
+	for range 6 {
+		b.add(b.spec(task.OneShot), b.spec(task.OneShot, ofKind("capped")))
+	}
+	b.advance(10 * time.Second)
+	other := task.Flow{TenantKind: task.TenantKind{Tenant: b.tenant + 1}, Rows: 9, WaitingSince: task.Never}
+	capped := []task.TenantKind{{Tenant: b.tenant, Kind: "capped"}}
+	for _, step := range []struct {
+		rows, most, want int
+		more             bool
+	}{{2, 100, 2, false}, {9, 3, 3, true}, {1, 1, 1, true}, {9, 100, 0, false}} {
+		c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{other, b.flow("", step.rows)}, ExcludedKinds: capped, Together: true, MaxRows: step.most})
+		if !slices.Equal(c.FlowRows, []int{0, step.want}) || len(c.Publications) != step.want || c.More != step.more {
+			t.Errorf("quota %d, at most %d rows: taken %v, more = %t; want %d, %t", step.rows, step.most, c.FlowRows, c.More, step.want, step.more)
+		}
+	}
+	b.add(b.spec(task.OneShot), b.spec(task.OneShot), b.spec(task.OneShot))
+	c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{b.flow("", 1)}, Together: true, MaxRows: 3, ExcludedKinds: capped})
+	if c.Rows != 1 || !c.More {
+		t.Errorf("%d rows taken of 3 that were read, more = %t; want 1, and more because not all rows may have been read", c.Rows, c.More)
+	}
+	low := b.flow("", 9)
+	low.Low = b.now
+	if c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{low}, Together: true, MaxRows: 9}); c.Rows != 0 {
+		t.Errorf("%d rows at or below the bound were taken", c.Rows)
+	}
+}
+
 func TestFlowsOfKindsAndOfTheOthers(t *testing.T) {
 	b := setup(t)
 	for range 3 {
@@ -214,11 +245,14 @@ func TestTurnsNeverExceedTheRate(t *testing.T) {
 	b.exec(`INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, created_at, history, rates, version) VALUES ($1, $2, 1, 1, 1, 1, '{"dispatch_rate": 30, "dispatch_burst": 10}', 1)`, tenant, fmt.Sprint("turns-", tenant))
 	take := func(want, unused int) task.Tokens {
 		t.Helper()
-		got, err := b.TakeTokens(t.Context(), tenant, want, unused)
+		got, err := b.TakeTokens(t.Context(), b.d, []task.TokenRequest{{Tenant: tenant + 16, Want: 5}, {Tenant: tenant, Want: want, Unused: unused}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return got
+		if got[0].Granted != 5 {
+			t.Errorf("a tenant without a rate got %d of 5 tokens in the same request", got[0].Granted)
+		}
+		return got[1]
 	}
 	if got := take(25, 0); got.Granted != 10 || got.Wait != 34 {
 		t.Errorf("at first: %+v, want the burst of 10 and the next one in 34 ms", got)

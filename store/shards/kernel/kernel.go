@@ -66,7 +66,7 @@ func NewDatabases(cluster *store.Cluster, cfg Config) *Databases {
 
 // Home returns the home database of a tenant. It stores what exists once for a tenant:
 // its tokens, its cap leases and its bulk operations.
-func Home(tenant int32) int { return int(tenant) % task.Databases }
+func Home(tenant int32) int { return task.HomeOf(tenant) }
 
 // Names of the failpoints.
 const (

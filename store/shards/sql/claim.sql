@@ -90,6 +90,37 @@ UPDATE task t SET {{claim_set}}
  WHERE t.shard = c.shard AND t.tenant_id = ANY (ARRAY[c.tenant_id]) AND t.id = c.id AND t.run = c.run
 RETURNING {{claim_returning}};
 
+-- name: ClaimTogether(
+--   shards int2[], ahead_ms int8, blocked_tenants int4[], blocked_for_ms int8, flow_tenants int4[],
+--   flow_kinds text[], flow_quotas int8[], flow_lows int8[], flow_waiting_since int8[], capped_tenants int4[],
+--   capped_kinds text[], max_rows int8, low int8)
+-- ClaimFlows for many flows without a kind, by one scan of the rows above @low, which is the
+-- lowest of @flow_lows. It reads at most @max_rows rows. Those beyond the quota of their flow
+-- are locked, but not claimed. One more column is the number of rows read.
+WITH due AS MATERIALIZED (
+  SELECT d.shard, d.tenant_id, d.id, d.run, d.due_at
+    FROM task d
+   WHERE d.shard = ANY (@shards) AND d.due_at > @low AND d.due_at <= (SELECT now_ms() + @ahead_ms)
+     AND d.tenant_id + 0 = ANY (@flow_tenants) AND d.state = {{state.SCHEDULED}}
+     AND NOT EXISTS (SELECT FROM unnest(@capped_tenants, @capped_kinds) AS e (tenant_id, kind)
+                      WHERE e.tenant_id = d.tenant_id AND e.kind = d.kind)
+   ORDER BY d.due_at
+   LIMIT @max_rows
+     FOR UPDATE SKIP LOCKED),
+ranked AS (
+  SELECT u.shard, u.tenant_id, u.id, u.run, row_number() OVER (PARTITION BY u.tenant_id ORDER BY u.due_at) AS n, count(*) OVER () AS read
+    FROM due u),
+granted AS MATERIALIZED (
+  SELECT u.shard, u.tenant_id, u.id, u.run, u.read, q.held
+    FROM ranked u
+    JOIN unnest(@flow_tenants, @flow_kinds, @flow_quotas, @flow_lows, @flow_waiting_since) q (tenant_id, kind, quota, low, held)
+      ON q.tenant_id = u.tenant_id AND u.n <= q.quota)
+UPDATE task t SET {{claim_set}}
+  FROM (SELECT u.shard, u.tenant_id, u.id, u.run, u.read, n.now, least(n.now, u.held) AS held
+          FROM granted u, (SELECT now_ms() AS now OFFSET 0) n {{list_first}}) c
+ WHERE t.shard = c.shard AND t.tenant_id = ANY (ARRAY[c.tenant_id]) AND t.id = c.id AND t.run = c.run
+RETURNING {{claim_returning}}, c.read;
+
 -- name: ClaimKeys(shards int2[], tenants int4[], ids int8[], runs int8[], blocked_tenants int4[], blocked_for_ms int8)
 -- Claims the given rows, whenever they are due. It finds the rows because of which a claim
 -- fails.

@@ -10,8 +10,8 @@ SELECT s.version, t.id, t.rates
   FROM settings s
   LEFT JOIN tenant t ON t.rates ?| @settings;
 
--- name: TokensMake(tenant int4, purpose int2)
-INSERT INTO token_bucket (tenant_id, purpose, tat_us) VALUES (@tenant, @purpose, 0) ON CONFLICT DO NOTHING;
+-- name: TokensMake(tenants int4[], purpose int2)
+INSERT INTO token_bucket (tenant_id, purpose, tat_us) SELECT u.tenant_id, @purpose, 0 FROM unnest(@tenants) u (tenant_id) ON CONFLICT DO NOTHING;
 
 -- fragment: take_tokens
 -- Returns @unused tokens to the bucket and takes as many of @wanted tokens as the rate
@@ -28,13 +28,28 @@ done AS (
   UPDATE token_bucket u SET tat_us = (g.base + g.n * g.step_us)::int8 FROM given g WHERE u.tenant_id = @tenant AND u.purpose = @purpose)
 SELECT n::int8, ceil(greatest(base + n * step_us + step_us - burst * step_us - now_us, 0) / 1000)::int8 FROM given
 
--- name: TokensTake(tenant int4, purpose int2, wanted int8, unused int8)
--- Takes tokens of the dispatch rate. The burst of a tenant that sets none is its rate.
+-- name: TokensTake(tenants int4[], purpose int2, wanted int8[], unused int8[])
+-- Takes tokens of the dispatch rates of tenants, as take_tokens does for one bucket. The arrays
+-- are parallel. The burst of a tenant that sets none is its rate. Tenants without a rate or a
+-- bucket have no row in the result. Buckets are locked in the order of their tenants, so two
+-- statements never wait for each other.
 WITH rate AS (
-  SELECT 1000000.0::float8 / (r.rates ->> 'dispatch_rate')::float8 AS step_us,
+  SELECT r.id AS tenant_id, 1000000.0::float8 / (r.rates ->> 'dispatch_rate')::float8 AS step_us,
          coalesce((r.rates ->> 'dispatch_burst')::float8, greatest((r.rates ->> 'dispatch_rate')::float8, 1)) AS burst
-    FROM tenant r WHERE r.id = @tenant AND (r.rates ->> 'dispatch_rate')::float8 > 0),
-{{take_tokens}};
+    FROM tenant r WHERE r.id = ANY (@tenants) AND (r.rates ->> 'dispatch_rate')::float8 > 0),
+used AS MATERIALIZED (
+  SELECT b.tenant_id, b.tat_us FROM token_bucket b
+   WHERE b.tenant_id = ANY (@tenants) AND b.purpose = @purpose ORDER BY b.tenant_id FOR UPDATE),
+clock AS (SELECT now_ms()::float8 * 1000 AS now_us),
+free AS (
+  SELECT tenant_id, wanted, step_us, burst, now_us,
+         greatest(least(tat_us, now_us + burst * step_us) - unused * step_us, now_us) AS base
+    FROM used JOIN rate USING (tenant_id) JOIN unnest(@tenants, @wanted, @unused) AS u (tenant_id, wanted, unused) USING (tenant_id), clock),
+given AS (
+  SELECT *, greatest(least(wanted, floor((now_us + burst * step_us - base + 1) / step_us)), 0) AS n FROM free),
+done AS (
+  UPDATE token_bucket b SET tat_us = (g.base + g.n * g.step_us)::int8 FROM given g WHERE b.tenant_id = g.tenant_id AND b.purpose = @purpose)
+SELECT tenant_id, n::int8, ceil(greatest(base + n * step_us + step_us - burst * step_us - now_us, 0) / 1000)::int8 FROM given;
 
 -- name: QuotaTake(tenant int4, purpose int2, wanted int8, unused int8, rate float8, burst float8)
 -- Takes tokens of a quota.

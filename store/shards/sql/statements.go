@@ -43,6 +43,7 @@ var (
 	ClaimRange      = set.Get("ClaimRange")
 	ClaimCapped     = set.Get("ClaimCapped")
 	ClaimFlows      = set.Get("ClaimFlows")
+	ClaimTogether   = set.Get("ClaimTogether")
 	ClaimKeys       = set.Get("ClaimKeys")
 	DueKeys         = set.Get("DueKeys")
 	RowQuarantine   = set.Get("RowQuarantine")
