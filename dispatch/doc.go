@@ -75,7 +75,7 @@
 //
 // The sections above describe the foreground: one claim takes the due rows of all tenants.
 // The first runs of tenants with a limit, a backlog or a failing topic are excluded from it. Their rows are
-// claimed flow by flow ([background]). Package
+// claimed by flows ([background]): those that keep up together, those with a backlog one by one. Package
 // [github.com/perceptor/perceptor/dispatch/fair], which is pure, decides how many of these
 // rows may be claimed per second, which tenants have a backlog, and how backlogged tenants
 // share. Tokens of tenants with a rate come from [Store.TakeTokens]. Capped kinds are claimed
@@ -96,8 +96,8 @@
 // order, and a goroutine that has one may take only later ones:
 //
 //  1. scheduler.turn, for a claim of backlogs, over all databases
-//  2. tokenCache.lock, of one tenant, while its tokens are requested; it is given back
-//     before 3
+//  2. homeTokens.lock, of one home database, while tokens of its tenants are requested; it is
+//     given back before 3, and no goroutine has two of them
 //  3. transactions.own, of one database
 //  4. transactions.places, over all databases
 //

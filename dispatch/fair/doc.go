@@ -30,6 +30,12 @@
 //   - or it is backlogged: it has more due rows than its share. Only this is a decision of
 //     this package.
 //
+// A flow keeps up if its last claim took fewer rows than it was granted, and its tenant has
+// tokens. The flows of a database that keep up are claimed together, by one statement: one scan of
+// the due rows, of which each flow gets up to its quota, oldest first. So a tenant with a rate that
+// it does not reach costs hardly more than one in the foreground. The other flows have a backlog
+// in this database. They are claimed up to 16 at a time, each by a scan of its own from its own bound.
+//
 // # The steps
 //
 //  1. [Scheduler.ObserveClaim] sees each foreground claim. A claim that reached its limit
@@ -39,10 +45,11 @@
 //  2. [Flows.Update] makes the flows of each database follow the settings and the
 //     backlogged tenants.
 //  3. [Scheduler.TakeRows] grants the rows of the next flow claim, by the rate controller.
-//  4. [Flows.Select] chooses the flows that have waited longest.
+//  4. [Flows.Select] chooses the flows with a backlog that have waited longest, or all that keep up.
 //  5. [Quotas] divides the rows between them by weight. [Scheduler.Balance] moves rows from
-//     tenants with more service than the average to tenants with less. Tenants with a
-//     rate take tokens for their rows ([TokenCache.TakeTokens]).
+//     tenants with more service than the average to tenants with less. A claim of flows that
+//     keep up divides no rows: it has a limit in all, and a tenant may have a quarter of it
+//     ([QuotasTogether]). Tenants with a rate take tokens for their rows ([TokenCache.TakeTokens]).
 //  6. [Flows.Claimed] and [Scheduler.ObserveFlow] see what the claim has taken: it counts as
 //     service, moves the flow's bound and says when to claim from it next. A tenant that has
 //     nothing left in any database returns to the foreground.
@@ -68,6 +75,8 @@
 //     due.
 //   - A backlog is divided over 16 databases, and small in each. So beside a backlogged
 //     tenant, overdue rows count in claims that were not full, too.
+//   - A common claim that reached its limit may have left rows of any of its flows. So their
+//     bounds stay where they are, and the next claim follows at once.
 //   - Rows that wait for tokens are not missed, but rows that were overdue before are. A flow
 //     stores since when it has been waiting ([task.Flow]'s WaitingSince).
 //
@@ -86,6 +95,9 @@
 //
 //   - Rewriting due_at of rows over the rate to the instant of their token: half the work of
 //     a claim for each waiting row, at a time of overload, and wrong after a change of the rate.
+//   - Claims of their own for all tenants with a rate: 200 of them cost 800 scans and as many
+//     requests for tokens per second, whatever their rows. Claiming them in the foreground and
+//     charging the bucket afterwards breaks the last invariant (ADR 40).
 //   - An index that includes the tenant: every claim would cost twice as much.
 //   - Kafka requests shared by foreground and background: the foreground's p99 lateness was
 //     2.6 times its lateness alone, with separate requests 1.6 times.
@@ -96,7 +108,8 @@
 //   - A threshold on rows per claim alone: short bursts of small tenants were excluded, and
 //     slow backlogs were not.
 //
-// ADR 14 (docs/adr/0014-rates-and-fairness.md) has the reasons and figures.
+// ADR 14 (docs/adr/0014-rates-and-fairness.md) and ADR 40 (docs/adr/0040-common-flow-claims.md)
+// have the reasons and figures.
 //
 // # Reading the code
 //
