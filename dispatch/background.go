@@ -164,9 +164,15 @@ func (b *background) takeTokens(ctx context.Context, grants []*fair.Grant, rates
 		if rates[g.Key.Tenant].DispatchRate > 0 {
 			w := wanted[0]
 			wanted = wanted[1:]
-			if w.got == 0 {
+			switch {
+			case w.got == 0 && w.shared && g.Flow.MayWait(time.Now()):
+				b.wait([]*fair.Grant{g}) // the other claims return what they do not need
+				continue
+			case w.got == 0:
 				b.flows.awaitTokens(g, w.again)
 				continue
+			case w.got < g.Rows:
+				g.Modest = w.shared && g.Modest
 			}
 			g.Rows, g.Tokens = w.got, w.got
 		}
@@ -185,9 +191,11 @@ func (b *background) claimFlows(ctx context.Context, grants []*fair.Grant, by ta
 	rows := b.tryClaim(ctx, grants, by, claimed, most, form)
 	for i, g := range grants {
 		if g.Tokens > 0 {
+			unused := 0
 			if time.Since(began) < fair.TokenLifetime {
-				b.tokens.giveBack(g.Key.Tenant, g.Tokens-claimed[i])
+				unused = g.Tokens - claimed[i]
 			}
+			b.tokens.settle(g.Key.Tenant, g.Tokens, unused)
 			if claimed[i] > 0 {
 				b.events.TokensTaken(g.Key.Tenant, claimed[i])
 			}
@@ -223,7 +231,7 @@ func (b *background) tryClaim(ctx context.Context, grants []*fair.Grant, by task
 		return 0
 	}
 	req := b.request(grants, by, form)
-	req.MaxRows = rows
+	req.MaxRows = most
 	if len(req.Owned) == 0 {
 		return 0
 	}

@@ -29,6 +29,8 @@ type homeTokens struct {
 	// lock holds one token. It guards the other fields, also during a request to the store.
 	lock   chan struct{}
 	caches map[int32]*fair.TokenCache
+	// taken are the tokens by tenant that claims in progress have.
+	taken map[int32]int
 	// askAfter is when the home database is asked again, after it has not answered.
 	askAfter time.Time
 }
@@ -36,7 +38,7 @@ type homeTokens struct {
 func newTokenStore(store Store, part func() float64) *tokenStore {
 	s := &tokenStore{store: store, part: part}
 	for i := range s.homes {
-		s.homes[i] = homeTokens{lock: make(chan struct{}, 1), caches: map[int32]*fair.TokenCache{}}
+		s.homes[i] = homeTokens{lock: make(chan struct{}, 1), caches: map[int32]*fair.TokenCache{}, taken: map[int32]int{}}
 	}
 	return s
 }
@@ -51,6 +53,8 @@ type wantedTokens struct {
 	// got is at most want. If it is 0, there are no tokens before again.
 	got   int
 	again time.Time
+	// shared says that other claims in progress have tokens of the tenant.
+	shared bool
 }
 
 // takeTokens takes tokens of all tenants, and sets what each got. After an error some of them may
@@ -73,7 +77,7 @@ func (s *tokenStore) takeTokens(ctx context.Context, wanted []*wantedTokens) err
 }
 
 // takeOf takes tokens of tenants with one home database.
-func (s *tokenStore) takeOf(ctx context.Context, home int, wanted []*wantedTokens) (err error) {
+func (s *tokenStore) takeOf(ctx context.Context, home int, wanted []*wantedTokens) error {
 	h := &s.homes[home]
 	select {
 	case h.lock <- struct{}{}:
@@ -81,6 +85,17 @@ func (s *tokenStore) takeOf(ctx context.Context, home int, wanted []*wantedToken
 		return ctx.Err()
 	}
 	defer func() { <-h.lock }()
+	err := s.takeLocked(ctx, home, wanted)
+	for _, w := range wanted {
+		w.shared = h.taken[w.tenant] > 0
+		h.taken[w.tenant] += w.got
+	}
+	return err
+}
+
+// takeLocked is takeOf for a caller that has the lock.
+func (s *tokenStore) takeLocked(ctx context.Context, home int, wanted []*wantedTokens) (err error) {
+	h := &s.homes[home]
 	now := time.Now()
 	var empty, low []*wantedTokens
 	for _, w := range wanted {
@@ -141,14 +156,14 @@ func (s *tokenStore) ask(ctx context.Context, home int, wanted []*wantedTokens) 
 	return nil
 }
 
-// giveBack returns unused tokens.
-func (s *tokenStore) giveBack(tenant int32, tokens int) {
-	if tokens <= 0 {
-		return
-	}
+// settle ends the claim that has taken so many tokens, and returns unused ones.
+func (s *tokenStore) settle(tenant int32, taken, unused int) {
 	h := &s.homes[task.HomeOf(tenant)]
 	h.lock <- struct{}{}
-	h.cache(tenant).ReturnTokens(tokens)
+	if h.taken[tenant] -= taken; h.taken[tenant] == 0 {
+		delete(h.taken, tenant)
+	}
+	h.cache(tenant).ReturnTokens(unused)
 	<-h.lock
 }
 

@@ -71,8 +71,8 @@ func TestTenantsOfOneHomeShareARequestForTokens(t *testing.T) {
 		t.Fatalf("got %v by the requests %v, want 8 each, and the tenants 1 and 17 in one request", got, store.asked)
 	}
 	clear(store.asked)
-	s.giveBack(1, 3)
-	s.giveBack(2, 3)
+	s.settle(1, 8, 3)
+	s.settle(2, 8, 3)
 	if got := take(1, 17, 2); !slices.Equal(got, []int{3, 8, 3}) {
 		t.Errorf("got %v, want what was given back, and new tokens for the tenant without any", got)
 	}
@@ -80,7 +80,7 @@ func TestTenantsOfOneHomeShareARequestForTokens(t *testing.T) {
 		t.Errorf("requests %v, want one for the tenant without tokens", store.asked)
 	}
 	clear(store.asked)
-	s.giveBack(1, 4)
+	s.settle(1, 3, 4)
 	if take(17, 1); len(store.asked[1]) != 1 { // 17 has none; tenant 1 has spent what it had
 		t.Errorf("requests %v, want one for tenant 17 alone", store.asked)
 	}

@@ -17,6 +17,9 @@ type Flow struct {
 	// caughtUp is the database's clock at the last claim that left no row due. Rows that
 	// became due since then wait for the tenant's tokens.
 	caughtUp task.Instant
+	// expected is how many rows the flow asks for in a common claim. It follows what such claims
+	// found, so that no claim keeps many tokens of the tenant from those of other databases.
+	expected int
 	// nextAt is when to claim from the flow next. triedAt is when it was last claimed from,
 	// and foundAt when a claim last found rows. At sweepAt the next claim ignores low.
 	nextAt, triedAt, foundAt, sweepAt time.Time
@@ -32,6 +35,9 @@ type Grant struct {
 	// Rows is the most rows that the claim may take. Tokens is the number of tokens taken
 	// for them, or 0 if the tenant has no dispatch rate.
 	Rows, Tokens int
+	// Modest is set if the flow may have had more than Rows, so that a claim which takes as many
+	// shows no backlog: it asked for no more, or other claims have the tenant's tokens for the moment.
+	Modest bool
 	// Lease is the epoch of the cap lease under which a capped kind is claimed, otherwise 0.
 	Lease int64
 	// Limit is the most runs of a capped kind that may be open in the database; 0: any. It
@@ -59,6 +65,10 @@ const (
 	sweepsBeside = 3
 	// activeFlow is how long a flow that had rows counts as active.
 	activeFlow = 10 * time.Second
+	// leastExpected is the least number of rows that a flow asks for in a common claim.
+	leastExpected = 4
+	// mostShared is how long a flow may be without a claim because others have its tenant's tokens.
+	mostShared = 2 * time.Second
 )
 
 // hint records that a row, maybe of this flow, is due at the instant due. at is the local
@@ -76,21 +86,26 @@ func (f *Flow) hint(at time.Time, due task.Instant) (sooner bool) {
 	return false
 }
 
-// claimed records that a claim of at most limit rows has taken rows of the flow. clock is
-// the database's clock.
-func (f *Flow) claimed(now time.Time, clock task.Instant, limit, rows int, cfg *Config) {
+// claimed records that a claim by the grant has taken rows of the flow. clock is the
+// database's clock.
+func (f *Flow) claimed(now time.Time, clock task.Instant, g *Grant, rows int, cfg *Config) {
 	f.triedAt = now
 	if rows > 0 {
 		f.foundAt = now
 	}
-	if rows >= limit {
-		f.backlog, f.nextAt = true, now
+	f.expected = max(2*rows, leastExpected)
+	if rows >= g.Rows {
+		f.backlog, f.nextAt = !g.Modest, now
 		return
 	}
 	f.backlog, f.caughtUp = false, clock
 	f.low = max(f.low, clock.Add(-flowGrace))
 	f.nextAt = now.Add(f.wait(now, cfg))
 }
+
+// MayWait reports whether the flow, which keeps up, may wait for tokens that other claims have:
+// not for longer than mostShared since it was last claimed from.
+func (f *Flow) MayWait(now time.Time) bool { return !f.backlog && now.Sub(f.triedAt) < mostShared }
 
 // cutShort records that a common claim has taken rows of the flow, and may have left some because
 // it reached its own limit.

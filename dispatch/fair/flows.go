@@ -135,7 +135,7 @@ func (f *Flows) setFlows(now time.Time, clock task.Instant, backlogged []int32) 
 			if r := f.settings.Rates[k.Tenant]; !r.NeedsFlow() && !slices.Contains(backlogged, k.Tenant) {
 				since = task.Never // its topic fails, so instants that pass are missed
 			}
-			f.flows[k] = &Flow{key: k, backlog: true, caughtUp: since, nextAt: now}
+			f.flows[k] = &Flow{key: k, backlog: true, caughtUp: since, nextAt: now, expected: leastExpected}
 			added = true
 		}
 	}
@@ -309,7 +309,7 @@ func (f *Flows) Claimed(now time.Time, clock task.Instant, grants []*Grant, rows
 		if short && rows[i] < g.Rows {
 			g.Flow.cutShort(now, rows[i])
 		} else {
-			g.Flow.claimed(now, clock, g.Rows, rows[i], &f.cfg)
+			g.Flow.claimed(now, clock, g, rows[i], &f.cfg)
 		}
 		if g.Key.Kind == "" {
 			services = append(services, Service{Tenant: g.Key.Tenant, Rows: rows[i], More: short || g.Flow.backlog})

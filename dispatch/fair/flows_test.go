@@ -165,3 +165,30 @@ func TestFlowsThatAreClaimedTogetherSweepTogether(t *testing.T) {
 		t.Errorf("bounds %d and %d, want both flows to be swept", parts[0].Low, parts[1].Low)
 	}
 }
+
+func TestAFlowThatAskedForLittleHasNoBacklogAndAsksForMore(t *testing.T) {
+	f := keepingUp(t)
+	rates := map[int32]task.Rates{1: {DispatchRate: 100}, 2: {DispatchRate: 100}}
+	for _, want := range []int{leastExpected, 2 * leastExpected, leastExpected} {
+		now := f.Next(false).Add(2 * flowTick)
+		grants := f.Select(now, false, unblocked)
+		QuotasTogether(1000, grants, rates)
+		rows := make([]int, len(grants))
+		for i, g := range grants {
+			if g.Key.Tenant != 1 {
+				continue
+			}
+			if g.Rows != want || !g.Modest {
+				t.Errorf("the flow asks for %d rows, want %d and to be modest", g.Rows, want)
+			}
+			if want == leastExpected {
+				rows[i] = want
+			}
+		}
+		f.Claimed(now, task.At(now), grants, rows, false)
+		f.Release(grants)
+		if len(grants) != 2 || !f.Next(true).IsZero() {
+			t.Fatalf("%d flows selected, and one has a backlog: %t; want 2 and none", len(grants), !f.Next(true).IsZero())
+		}
+	}
+}

@@ -209,11 +209,17 @@ func Quotas(rows int, grants []*Grant, rates map[int32]task.Rates) {
 const mostTogether = 4
 
 // QuotasTogether is [Quotas] for a claim of at most rows rows that all flows share: each may have
-// more than its share, because most of them have few rows.
+// more than its share, because most of them have few rows. Flows of tenants with a rate get what
+// they expect to need, and at least a quarter of what a request for tokens brings.
 func QuotasTogether(rows int, grants []*Grant, rates map[int32]task.Rates) {
 	Quotas(rows, grants, rates)
 	for _, g := range grants {
 		g.Rows = max(g.Rows, rows/mostTogether)
+		rate := rates[g.Key.Tenant].DispatchRate
+		expected := max(g.Flow.expected, TokenRequest(rate, int(rate))/4)
+		if rate > 0 && expected < g.Rows {
+			g.Rows, g.Modest = expected, true
+		}
 	}
 }
 
