@@ -168,7 +168,7 @@ func TestFlowsThatAreClaimedTogetherSweepTogether(t *testing.T) {
 
 func TestAFlowThatAskedForLittleHasNoBacklogAndAsksForMore(t *testing.T) {
 	f := keepingUp(t)
-	rates := map[int32]task.Rates{1: {DispatchRate: 100}, 2: {DispatchRate: 100}}
+	rates := map[int32]task.Rates{1: {DispatchRate: 10}, 2: {DispatchRate: 10}}
 	for _, want := range []int{leastExpected, 2 * leastExpected, leastExpected} {
 		now := f.Next(false).Add(2 * flowTick)
 		grants := f.Select(now, false, unblocked)
