@@ -27,7 +27,8 @@ type Report struct {
 	// RatioOfAll includes the listeners and the adds.
 	Ratio      float64 `json:"ratio_to_one,omitempty"`
 	RatioOfAll float64 `json:"ratio_to_one_with_listeners,omitempty"`
-	// LimitRatio is that of tenants with a dispatch rate to the same tenants without one.
+	// LimitRatio is that of tenants with a dispatch rate to the same tenants without one, on
+	// average before and after.
 	LimitRatio float64 `json:"ratio_to_no_rate,omitempty"`
 	// Sizes are the measurements without load.
 	Sizes []Size `json:"sizes,omitempty"`
@@ -48,10 +49,11 @@ type Load struct {
 	harness.CPU
 	// InstallationUs is the processor time per cycle of all but the listeners and this program,
 	// OwnUs that of taskd, the dispatchers and PostgreSQL.
-	InstallationUs float64 `json:"installation_us_per_cycle"`
-	OwnUs          float64 `json:"own_us_per_cycle"`
-	WALPerCycle    float64 `json:"wal_bytes_per_fire"`
-	Broken         int64   `json:"violations"`
+	InstallationUs float64             `json:"installation_us_per_cycle"`
+	OwnUs          float64             `json:"own_us_per_cycle"`
+	WALPerCycle    float64             `json:"wal_bytes_per_fire"`
+	Broken         int64               `json:"violations"`
+	Statements     []harness.Statement `json:"statements,omitempty"`
 
 	window float64 // s
 }
@@ -117,7 +119,7 @@ func (l *Load) measured(u harness.Usage, res check.Result) {
 	l.Broken = findings.Broken()
 }
 
-// add adds a load, and its ratio to the one before it.
+// add adds a load, and the ratio that it completes.
 func (r *Report) add(l Load, res check.Result) {
 	r.Loads = append(r.Loads, l)
 	for kind, n := range res.Violations {
@@ -128,8 +130,8 @@ func (r *Report) add(l Load, res check.Result) {
 	case 2:
 		r.Ratio = ratio(l.InstallationUs, r.Loads[0].InstallationUs)
 		r.RatioOfAll = ratio(l.UsPerCycle["total"], r.Loads[0].UsPerCycle["total"])
-	case 3:
-		r.LimitRatio = ratio(l.InstallationUs, r.Loads[1].InstallationUs)
+	case 4:
+		r.LimitRatio = ratio(2*r.Loads[2].InstallationUs, r.Loads[1].InstallationUs+l.InstallationUs)
 	}
 }
 
@@ -187,6 +189,7 @@ func (l *Load) table(t *harness.Table) {
 	}
 	t.Row("write-ahead log", "%.0f bytes per cycle", l.WALPerCycle)
 	t.Row("violations", "%d", l.Broken)
+	t.Statements(l.Statements)
 }
 
 func (s *Size) table(t *harness.Table) {

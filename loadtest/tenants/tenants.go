@@ -71,6 +71,7 @@ func (o *Options) Declare(f *harness.Flags) {
 	harness.Num(f, &o.Callers, "callers", harness.Between(1, 256), "concurrent calls that create tenants and waiting tasks")
 	f.ParamsBytes(&o.ParamsBytes)
 	harness.Num(f, &o.Drain, "drain", harness.UpTo(24*time.Hour), "the longest wait for the end of each load")
+	f.Statements()
 	f.Seed()
 	f.Stack()
 	f.DataDir()
@@ -134,13 +135,27 @@ func (r *runner) measure(ctx context.Context) error {
 	if err := r.measureLoad(ctx, fmt.Sprintf("%d tenants", r.Tenants), r.tokens); err != nil || r.Limit == 0 {
 		return err
 	}
-	r.Say("each tenant gets a dispatch rate of %d", r.Limit)
-	if err := r.each(ctx, 0, r.Tenants, func(ctx context.Context, i int) error {
-		return r.stack.UpdateTenant(ctx, &perceptorv1.Tenant{Name: name(i), DispatchRate: int32(r.Limit)}, "dispatch_rate")
-	}); err != nil {
-		return err
+	return r.measureLimit(ctx)
+}
+
+// measureLimit measures the tenants with a dispatch rate, and then without one again: programs and
+// servers that have run for longer need less, so the windows before and after count.
+func (r *runner) measureLimit(ctx context.Context) error {
+	for _, step := range []struct {
+		rate int
+		name string
+	}{{r.Limit, "%d with a rate"}, {0, "%d without a rate again"}} {
+		r.Say("each tenant gets a dispatch rate of %d", step.rate)
+		if err := r.each(ctx, 0, r.Tenants, func(ctx context.Context, i int) error {
+			return r.stack.UpdateTenant(ctx, &perceptorv1.Tenant{Name: name(i), DispatchRate: int32(step.rate)}, "dispatch_rate")
+		}); err != nil {
+			return err
+		}
+		if err := r.measureLoad(ctx, fmt.Sprintf(step.name, r.Tenants), r.tokens); err != nil {
+			return err
+		}
 	}
-	return r.measureLoad(ctx, fmt.Sprintf("%d with a rate", r.Tenants), r.tokens)
+	return nil
 }
 
 // sizes returns the numbers of tenants to measure.
@@ -195,8 +210,32 @@ func (r *runner) drive(ctx context.Context, load *tenantload.Load, meter *harnes
 	if err := harness.SleepUntil(ctx, from); err != nil {
 		return from, to, used, err
 	}
-	used, err = harness.MeasureStretch(ctx, meter, r.stack.Postgres(), func() error { return harness.Sleep(ctx, r.For) })
+	used, err = harness.MeasureStretch(ctx, meter, r.stack.Postgres(), func() error { return r.countStatements(ctx, l) })
 	to = from.Add(used.Took)
 	load.StopAdds()
 	return from, to, used, errors.Join(err, load.Drain(ctx, r.Drain))
+}
+
+// countStatements waits for the end of a window, and counts what the server executes in it if it
+// counts statements.
+func (r *runner) countStatements(ctx context.Context, l *Load) error {
+	if !r.Statements {
+		return harness.Sleep(ctx, r.For)
+	}
+	db, err := harness.Dial(ctx, r.stack.Postgres())
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	before, err := db.Statements(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := harness.Sleep(ctx, r.For); err != nil {
+		return err
+	}
+	after, err := db.Statements(ctx)
+	l.Statements = after.Since(before, time.Since(began))
+	return err
 }

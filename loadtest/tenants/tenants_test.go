@@ -35,7 +35,7 @@ func TestListenersAndAddsAreNoPartOfTheInstallation(t *testing.T) {
 	}
 }
 
-func TestEachWindowIsComparedWithTheOneBefore(t *testing.T) {
+func TestWindowsAreComparedWithThoseBeforeAndAfter(t *testing.T) {
 	r := Report{Findings: harness.Findings{Violations: map[check.Kind]int64{}}}
 	r.add(load(100*time.Microsecond), result(1000))
 	if r.Ratio != 0 || r.LimitRatio != 0 {
@@ -45,8 +45,9 @@ func TestEachWindowIsComparedWithTheOneBefore(t *testing.T) {
 	broken := result(1000)
 	broken.Violations = map[check.Kind]int64{check.Kinds[0]: 2}
 	r.add(load(500*time.Microsecond), broken)
-	if r.Ratio != 2 || r.LimitRatio != 1.5 {
-		t.Errorf("ratios %v and %v, want 400 to 200 and 600 to 400", r.Ratio, r.LimitRatio)
+	r.add(load(100*time.Microsecond), result(1000))
+	if r.Ratio != 2 || r.LimitRatio != 2 {
+		t.Errorf("ratios %v and %v, want 400 to 200, and 600 to the mean of 400 and 200", r.Ratio, r.LimitRatio)
 	}
 	if err := r.Verdict(); !errors.Is(err, harness.ErrBroken) || r.Broken() != 2 {
 		t.Errorf("the verdict of %d violations is %v", r.Broken(), err)
