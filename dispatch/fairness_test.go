@@ -220,6 +220,49 @@ func exceeds(at []time.Time, r task.Rates) string {
 	return ""
 }
 
+// TestTenantsThatKeepUpShareClaims runs tenants with a rate that they do not reach. A claim of its
+// own for each of them and each quarter of a second would be more than one for each row.
+func TestTenantsThatKeepUpShareClaims(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		const tenants, each, shards = 60, 20, 4
+		for tenant := range int32(tenants) {
+			w.store.setRates(tenant+1, task.Rates{DispatchRate: 50})
+			for n := range int64(each) {
+				at := time.Second + time.Duration(n)*100*time.Millisecond + time.Duration(tenant)*time.Millisecond
+				w.store.add(id(task.Shard(n%shards*64), int64(tenant)*each+n+1), tenant+1, at, 0)
+			}
+		}
+		s := newSeen()
+		m := w.start("a", func(c *Config, e *Events) {
+			c.ClaimAhead = 400 * time.Millisecond
+			s.events(e)
+		})
+		for i := range task.Shard(shards) {
+			m.acquire(i * 64)
+		}
+		within(t, 10*time.Second, "all runs are published", func() bool { return w.kafka.total() == tenants*each })
+		m.stop()
+		w.checkSettled()
+		w.store.mu.Lock()
+		defer w.store.mu.Unlock()
+		flows := 0
+		for _, c := range w.store.claims {
+			if len(c.Flows) > 0 {
+				flows++
+			}
+		}
+		if most := tenants * each / 10; flows > most {
+			t.Errorf("%d claims of flows for %d rows of %d tenants, want at most %d", flows, tenants*each, tenants, most)
+		}
+		for tenant, late := range s.late {
+			if late > 50*time.Millisecond {
+				t.Errorf("tenant %d, which keeps up with its rate, was %v late", tenant, late)
+			}
+		}
+	})
+}
+
 func TestARaisedRateActsAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		s := newSeen()
