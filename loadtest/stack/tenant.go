@@ -26,6 +26,9 @@ const (
 	tenantName = "load"
 	callWait   = 30 * time.Second
 	goneEvery  = 200 * time.Millisecond
+
+	createTries = 5
+	createPause = time.Second
 )
 
 // Counts returns the task counts of the load's tenant.
@@ -90,7 +93,7 @@ func (s *Stack) CreateTenant(ctx context.Context, name string) (secret string, e
 func (s *Stack) CreateTenantAs(ctx context.Context, t *perceptorv1.Tenant) (secret string, err error) {
 	name := t.Name
 	err = s.asAdmin(ctx, func(ctx context.Context, api perceptorv1.AdminServiceClient) error {
-		if _, err := api.CreateTenant(ctx, &perceptorv1.CreateTenantRequest{Tenant: t}); err != nil {
+		if err := createPatiently(ctx, api, t); err != nil {
 			return fmt.Errorf("create tenant: %w", err)
 		}
 		token, err := api.CreateToken(ctx, &perceptorv1.CreateTokenRequest{Token: &perceptorv1.Token{
@@ -103,6 +106,25 @@ func (s *Stack) CreateTenantAs(ctx context.Context, t *perceptorv1.Tenant) (secr
 		return nil
 	})
 	return secret, err
+}
+
+// createPatiently creates a tenant, and tries again while a database does not answer in time, as a
+// busy machine's may not. A tenant that exists then was created by a try before.
+func createPatiently(ctx context.Context, api perceptorv1.AdminServiceClient, t *perceptorv1.Tenant) error {
+	for tries := 0; ; tries++ {
+		_, err := api.CreateTenant(ctx, &perceptorv1.CreateTenantRequest{Tenant: t})
+		switch code := status.Code(err); {
+		case tries > 0 && code == codes.AlreadyExists:
+			return nil
+		case code != codes.Unavailable || tries == createTries:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(createPause):
+		}
+	}
 }
 
 // UpdateTenant sets the named fields of a tenant to their values in t.
