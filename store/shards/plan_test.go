@@ -24,19 +24,20 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 			b.exec(state.sql)
 		}
 		for name, args := range map[string]string{
-			"ReportEnd":   `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
-			"ReportGoOn":  `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
-			"StartRuns":   `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}'`,
-			"RowsUpdate":  `'{0}', '{1}', '{512}', '{0}', '{1}', '{1}', '{1}', '{0}', '{0}', '{1}', '{1}', '{f}', '{0}', '{0}', '{1}', '{0}', '{null}', '{null}', '{null}', '{null}', '{f}'`,
-			"MachineLock": `'{0}', '{1}', '{512}', '{0}'`,
-			"MachineRead": `'{0}', '{1}', '{512}', '{0}'`,
-			"DoneStates":  `'{1}', '{512}'`,
-			"ClaimCapped": fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard),
-			"ClaimFlows":  flowPlanArgs,
-			"CapForget":   `1, 'k'`,
-			"CapOpen":     `1, 'k'`,
-			"Demote":      `1000::int8, 10`,
-			"CheckRuns":   `'{0}', '{1}', '{512}', '{1}', '{1}'`,
+			"ReportEnd":     `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
+			"ReportGoOn":    `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}', '{null}', '{f}'`,
+			"StartRuns":     `'{0}', '{1}', '{512}', '{1}', '{1}', '{7}'`,
+			"RowsUpdate":    `'{0}', '{1}', '{512}', '{0}', '{1}', '{1}', '{1}', '{0}', '{0}', '{1}', '{1}', '{f}', '{0}', '{0}', '{1}', '{0}', '{null}', '{null}', '{null}', '{null}', '{f}'`,
+			"MachineLock":   `'{0}', '{1}', '{512}', '{0}'`,
+			"MachineRead":   `'{0}', '{1}', '{512}', '{0}'`,
+			"DoneStates":    `'{1}', '{512}'`,
+			"ClaimCapped":   fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard),
+			"ClaimFlows":    flowPlanArgs,
+			"ClaimTogether": flowPlanArgs + `, 10::int8, 0::int8`,
+			"CapForget":     `1, 'k'`,
+			"CapOpen":       `1, 'k'`,
+			"Demote":        `1000::int8, 10`,
+			"CheckRuns":     `'{0}', '{1}', '{512}', '{1}', '{1}'`,
 		} {
 			plan := b.explain(name, args)
 			tables := task.ShardsPerDatabase
@@ -140,14 +141,15 @@ func TestWhatIsDueIsFoundByTheDueIndex(t *testing.T) {
 			args   string
 			tables int
 		}{
-			"ClaimRange":   {`'{0}', 0::int8, '{}', 0::int8, 1000::int8, '{}', 0, 0`, task.ShardsPerDatabase},
-			"ClaimCapped":  {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard), 1},
-			"ClaimFlows":   {flowPlanArgs, task.ShardsPerDatabase},
-			"Peek":         {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8`, 2 * task.ShardsPerDatabase},
-			"DueShard":     {fmt.Sprintf(`%d, 0, 1000`, b.owned[0].Shard), task.ShardsPerDatabase},
-			"TaskListDue":  {fmt.Sprintf(`1, %d::int2, 0, '', 0::int2, 0::int2, 10, 0, 1000, 1000000`, b.owned[0].Shard), 1},
-			"PeekFew":      {`'{0}', 0::int8, 64`, task.ShardsPerDatabase},
-			"PeekExcluded": {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8, '{1}', 1000`, 2 * task.ShardsPerDatabase},
+			"ClaimRange":    {`'{0}', 0::int8, '{}', 0::int8, 1000::int8, '{}', 0, 0`, task.ShardsPerDatabase},
+			"ClaimCapped":   {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard), 1},
+			"ClaimFlows":    {flowPlanArgs, task.ShardsPerDatabase},
+			"ClaimTogether": {flowPlanArgs + `, 10::int8, 0::int8`, task.ShardsPerDatabase},
+			"Peek":          {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8`, 2 * task.ShardsPerDatabase},
+			"DueShard":      {fmt.Sprintf(`%d, 0, 1000`, b.owned[0].Shard), task.ShardsPerDatabase},
+			"TaskListDue":   {fmt.Sprintf(`1, %d::int2, 0, '', 0::int2, 0::int2, 10, 0, 1000, 1000000`, b.owned[0].Shard), 1},
+			"PeekFew":       {`'{0}', 0::int8, 64`, task.ShardsPerDatabase},
+			"PeekExcluded":  {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8, '{1}', 1000`, 2 * task.ShardsPerDatabase},
 		} {
 			plan := b.explain(name, test.args)
 			if n := strings.Count(plan, "_due_at_idx on task_"); n != test.tables {
