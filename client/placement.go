@@ -23,9 +23,7 @@ import (
 // the same rows in 100 shards. A client therefore sends its requests to one shard
 // for a second, then to another one. A request whose database is already busy
 // goes to another database, so a fast client uses as many databases as it needs.
-// Databases are drawn at random, so different clients use different databases. In each
-// database all clients use the same shard at the same time, as their clocks say: the
-// rows of many clients that add little lie in few tables, too. Clocks that differ cost only time.
+// Shards are drawn at random, so different clients use different shards.
 //
 // The shard of a request follows from its request_id ([task.ShardOf]). The client
 // draws ids until one maps to the chosen shard. A retry keeps its id, because the first
@@ -60,9 +58,9 @@ func (p *placement) acquire(n int, now time.Time) task.Shard {
 	d := p.shard.Database()
 	s := p.shard
 	switch {
-	case p.left <= 0 || !now.Before(p.until) || now.Before(p.avoidUntil[d]):
+	case p.left <= 0 || now.After(p.until) || now.Before(p.avoidUntil[d]):
 		s = p.choose(now)
-		p.shard, p.until, p.left = s, now.Truncate(stayFor).Add(stayFor), stayTasks
+		p.shard, p.until, p.left = s, now.Add(stayFor), stayTasks
 	case p.inFlight[d] >= maxPerDatabase:
 		s = p.choose(now)
 	}
@@ -71,20 +69,12 @@ func (p *placement) acquire(n int, now time.Time) task.Shard {
 	return s
 }
 
-// drawShard returns the shard that all clients use at that time in a random database.
-func drawShard(now time.Time) task.Shard {
-	d, turn := mathrand.IntN(task.Databases), uint64(now.UnixNano()/int64(stayFor))
-	// Multiplicative hashing (Knuth): the shards of successive turns are spread over the database.
-	h := (turn*task.Databases + uint64(d)) * 0x9e3779b97f4a7c15
-	return task.Shard(d*task.ShardsPerDatabase + int(h>>32)%task.ShardsPerDatabase)
-}
-
-// choose returns a shard of a random database, preferring databases that are not avoided and
+// choose returns a random shard, preferring databases that are not avoided and
 // have few requests in flight. The caller holds p.mu.
 func (p *placement) choose(now time.Time) task.Shard {
-	best := drawShard(now)
+	best := task.Shard(mathrand.IntN(task.Shards))
 	for range candidates {
-		s := drawShard(now)
+		s := task.Shard(mathrand.IntN(task.Shards))
 		was, is := now.Before(p.avoidUntil[best.Database()]), now.Before(p.avoidUntil[s.Database()])
 		if was && !is || was == is && p.inFlight[s.Database()] < p.inFlight[best.Database()] {
 			best = s
