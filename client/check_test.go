@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -117,5 +118,34 @@ func TestAnAnswerThatTookLongDoesNotReplaceABetterReadingOfTheClock(t *testing.T
 	g.setClock(timestamppb.New(late.Add(time.Minute)), late)
 	if off := g.service.ahead - time.Minute; off.Abs() > lateAfter/4 {
 		t.Errorf("the service is %v ahead, want a minute", g.service.ahead)
+	}
+}
+
+// promptService answers at once, with the right time.
+type promptService struct {
+	perceptorv1.RunServiceClient
+}
+
+func (promptService) GetDelivery(context.Context, *perceptorv1.GetDeliveryRequest, ...grpc.CallOption) (*perceptorv1.Delivery, error) {
+	return &perceptorv1.Delivery{Now: timestamppb.Now()}, nil
+}
+
+// TestAListenerThatStartedSlowlyDoesNotCheckEveryRun holds that the clock is read again: by the
+// answer that a listener starts with, the service may seem ahead by as long as the answer took.
+func TestAListenerThatStartedSlowlyDoesNotCheckEveryRun(t *testing.T) {
+	l, err := (&Client{runs: promptService{}}).NewListener(ListenerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	punctual := &arrival{pub: task.Publication{Type: task.OneShot, ClaimedAt: task.At(time.Now())}}
+	l.engine.setClock(timestamppb.Now(), time.Now().Add(-2*lateAfter))
+	if !l.engine.wantsCheck(punctual) {
+		t.Fatal("a run is not checked although the service may be ahead")
+	}
+	if err := l.keys.refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if l.engine.wantsCheck(punctual) {
+		t.Error("a punctual run is checked after a prompt answer of the service")
 	}
 }

@@ -117,7 +117,12 @@ func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 	l := &Listener{c: c, cfg: cfg, log: cfg.Logger, troubles: newTroubles(cfg.Logger), holder: rand.Uint64() | 1, kinds: map[string]*kind{}}
 	l.engine = newEngine(l)
 	l.keys = newKeyring(func(ctx context.Context) (*perceptorv1.Delivery, error) {
-		return c.runs.GetDelivery(ctx, &perceptorv1.GetDeliveryRequest{})
+		asked := time.Now()
+		d, err := c.runs.GetDelivery(ctx, &perceptorv1.GetDeliveryRequest{})
+		if err == nil {
+			l.engine.setClock(d.GetNow(), asked) // the first answer may have taken long
+		}
+		return d, err
 	})
 	return l, nil
 }
