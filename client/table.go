@@ -93,7 +93,6 @@ func (t *table) arrive(out []action, a *arrival) []action {
 		return t.release(append(out, action{verb: doSkip, rec: a}), a)
 	}
 	t.past.drop(id)
-	a.suspect = before.ends || a.pub.Attempt <= before.ran
 	e := &entry{}
 	t.active[id] = e
 	return t.activate(out, e, a, before)
@@ -103,6 +102,7 @@ func (t *table) arrive(out []action, a *arrival) []action {
 // before.
 func (t *table) activate(out []action, e *entry, a *arrival, before settled) []action {
 	*e = entry{rec: a, waiting: e.waiting, best: e.best, before: before, slot: e.slot}
+	a.suspect = before.ends || a.pub.Attempt <= before.ran
 	if a.handled {
 		e.phase = queued
 		return append(out, action{verb: doQueue, entry: e, rec: a})

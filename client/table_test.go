@@ -219,6 +219,25 @@ func TestRetryInTheSameProcessRuns(t *testing.T) {
 	}
 }
 
+// TestCopyThatWaitedIsNotExecutedAgain holds that a record which waited while an older one of
+// its run was asked about is asked about as well, if its attempt was settled before both.
+func TestCopyThatWaitedIsNotExecutedAgain(t *testing.T) {
+	s := newScript(t, task.OneShot)
+	s.arrive(2)
+	s.begin()
+	s.fail(2)
+	s.reported(task.Accepted)
+	s.arrive(1)
+	s.begin()
+	s.log = nil
+	s.arrive(2)
+	s.started(task.Superseded)
+	s.begin()
+	s.started(task.Superseded)
+	s.want("arrive 2: commit @2", "start SUPERSEDED: commit @1, queue 2", "begin: start 2",
+		"start SUPERSEDED")
+}
+
 func TestDuplicateOfARunningNonBlockingRunKeepsItsOffset(t *testing.T) {
 	s := newScript(t, task.NonBlocking)
 	s.arrive(1)
