@@ -64,7 +64,7 @@ func (b *background) next(backlog bool) time.Time {
 	tenants := b.flows.resetBacklogs()
 	if backlog {
 		for _, t := range tenants {
-			b.scheduler.observeFlow(b.number, fair.Service{Tenant: t})
+			b.scheduler.observeFlow(time.Now(), b.number, fair.Service{Tenant: t})
 		}
 	}
 	return time.Time{}
@@ -278,7 +278,8 @@ func (b *background) committed(start time.Time, req task.ClaimRequest, grants []
 	}
 	ended := false
 	for _, s := range b.flows.claimed(now, c.Now, grants, c.FlowRows, req.Together && c.More) {
-		ended = b.scheduler.observeFlow(b.number, s) || ended
+		s.More = s.More && fair.MayBeOverdue(c, s.Tenant)
+		ended = b.scheduler.observeFlow(now, b.number, s) || ended
 	}
 	if c.Rows > 0 {
 		b.activity.fired(b.number, now)

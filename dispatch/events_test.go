@@ -85,7 +85,7 @@ func everyEvent(t *testing.T, w *world, m *member) {
 	}
 	w.store.setRates(2, task.Rates{DispatchRate: 100})
 	for n := range int64(8000) {
-		w.store.add(id(0, n+1), 1, 0, 0)
+		w.store.add(id(0, n+1), 1, -time.Minute, 0)
 	}
 	w.claimAsFormerOwner(0, 3, 1000)
 	for tenant := range int32(4) {

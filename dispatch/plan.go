@@ -249,10 +249,10 @@ func (p *planner) claim(now time.Time, s situation) step {
 	if s.gone {
 		rows = min(rows, probeRows)
 	}
-	if !s.gone && p.fulls < growth && !p.counted(now, rows) {
+	if missing := p.growth() - p.fulls; !s.gone && missing > 0 && !p.counted(now, rows) {
 		// The number of due rows and their tenants are unknown; the first claims of several
 		// tell.
-		rows = min(rows, max(p.cfg.MaxRows>>(2*(growth-p.fulls)), 1))
+		rows = min(rows, max(p.cfg.MaxRows>>(2*missing), 1))
 	}
 	st := step{do: claim, form: task.CappedForm, low: p.low, ahead: p.cfg.ClaimAhead, rows: max(rows, 1)}
 	if s.gone || p.again && len(p.soon) > 0 && p.soon[0].Due <= p.dbTime(now) {
@@ -277,8 +277,14 @@ func (p *planner) claim(now time.Time, s situation) step {
 }
 
 // growth is the number of full claims in a row that are limited further while peeks have not
-// counted the rows. Each takes four times as many rows as the one before.
-const growth = 3
+// counted the rows. Each takes four times as many rows as the one before. While a tenant is
+// excluded, the rows are probably of others, and each claim has to pass by those of that tenant.
+func (p *planner) growth() int {
+	if p.excluding {
+		return 1
+	}
+	return 3
+}
 
 // counted reports whether peeks have counted all rows that a claim would find, and they are
 // no more than rows.

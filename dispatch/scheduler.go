@@ -46,9 +46,9 @@ func (s *scheduler) observeClaim(now time.Time, c *task.Claim, rates map[int32]t
 
 // observeFlow passes the outcome of a flow claim in a database to the scheduler, and reports
 // whether the tenant is no longer backlogged.
-func (s *scheduler) observeFlow(database int, of fair.Service) bool {
+func (s *scheduler) observeFlow(now time.Time, database int, of fair.Service) bool {
 	s.mu.Lock()
-	ended := s.fair.ObserveFlow(of.Tenant, database, of.Rows, of.More)
+	ended := s.fair.ObserveFlow(now, of.Tenant, database, of.Rows, of.More)
 	s.mu.Unlock()
 	if ended {
 		s.events.Backlogged(of.Tenant, false)

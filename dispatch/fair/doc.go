@@ -41,7 +41,7 @@
 //  1. [Scheduler.ObserveClaim] sees each foreground claim. A claim that reached its limit
 //     left rows behind, so its tenants compete. A tenant becomes backlogged when it takes
 //     more than half of its weighted share of such a claim, and more rows within a second
-//     than the others can bear.
+//     than the others can bear. Alone, only rows that are overdue count.
 //  2. [Flows.Update] makes the flows of each database follow the settings and the
 //     backlogged tenants.
 //  3. [Scheduler.TakeRows] grants the rows of the next flow claim, by the rate controller.
@@ -52,7 +52,7 @@
 //     ([QuotasTogether]). Tenants with a rate take tokens for their rows ([TokenCache.TakeTokens]).
 //  6. [Flows.Claimed] and [Scheduler.ObserveFlow] see what the claim has taken: it counts as
 //     service, moves the flow's bound and says when to claim from it next. A tenant that has
-//     nothing left in any database returns to the foreground.
+//     nothing overdue left in any database returns to the foreground, not before a second.
 //  7. [Scheduler.ObservePublished] sees each record that Kafka has confirmed. The lateness
 //     of foreground records adjusts the rate.
 //
@@ -86,7 +86,8 @@
 //   - A flow has no due row at or below its bound, except for rows written since. A hint or
 //     the next sweep finds these.
 //   - Every flow in a claim may take at least one row.
-//   - A tenant is backlogged only while some database may have more due rows of it.
+//   - A tenant is backlogged only while some database may have overdue rows of it, and for
+//     one second at least.
 //   - The rate stays between 200 and 200,000 rows per second; without a foreground there is
 //     no limit.
 //   - Over any time t a tenant takes at most rate × (t + 1 s) + burst tokens.
@@ -105,6 +106,9 @@
 //     or one found late, received much less than its share.
 //   - Partial quotas when memory is short: databases were not served equally. A flow claim
 //     receives all its rows or waits.
+//   - Backlogged until no database has a due row: a tenant that fires thousands of tasks a
+//     second always has one somewhere. A pause of the process made it backlogged for good, and
+//     its p99 lateness rose from 50 ms to a second.
 //   - A threshold on rows per claim alone: short bursts of small tenants were excluded, and
 //     slow backlogs were not.
 //

@@ -10,7 +10,8 @@ import "time"
 // While no backlog is claimed it learns the usual lateness: the one that one foreground
 // record in a hundred exceeds. While a backlog is claimed, it compares each window with
 // that. Too many late records halve the rate. Otherwise the rate rises, if it was the limit:
-// it doubles until the foreground is late for the first time, and then grows by a tenth. If
+// it doubles until the foreground is late for the first time, and then grows by a tenth, and by
+// a tenth more in each further window in which the foreground is on time. If
 // the foreground is late even at the lowest rate, the backlog is not the reason; that
 // lateness then counts as usual for as long as it lasts.
 //
@@ -31,9 +32,10 @@ type RateController struct {
 	records, late int
 	limited       bool
 	// takenAt is when rows were last taken. disturbed is set if the foreground has been late
-	// since the rate began to rise.
+	// since the rate began to rise, and calm counts the rises since it was late last.
 	takenAt   time.Time
 	disturbed bool
+	calm      int
 }
 
 const (
@@ -43,13 +45,15 @@ const (
 	leastRate = 200
 	mostRate  = 200_000
 	// A record is late when its lateness exceeds this many tenths of the usual one.
-	lateTenths = 15
+	lateTenths = 11
 	// leastUsual and mostUsual bound usual. A lower lateness cannot be distinguished from an
 	// undisturbed foreground: its requests are some milliseconds apart and it shares the
 	// machine.
 	leastUsual, mostUsual = 18 * time.Millisecond, time.Second
 	// quietAfter is how long after the last rows the foreground is undisturbed again.
 	quietAfter = 3 * time.Second
+	// mostGrowth is the most by which the rate grows in a window once the foreground has been late.
+	mostGrowth = 1.5
 	// sliceTime is how much of the rate is granted at once, between these bounds in rows.
 	sliceTime             = 100 * time.Millisecond
 	leastSlice, mostSlice = 64, 1000
@@ -104,10 +108,11 @@ func (c *RateController) endWindow(now time.Time) {
 	}
 	switch {
 	case tooLate:
-		c.perSecond, c.disturbed = max(c.perSecond/2, leastRate), true
+		c.perSecond, c.disturbed, c.calm = max(c.perSecond/2, leastRate), true, 0
 		c.tokens = 0
 	case c.limited && c.disturbed:
-		c.perSecond = min(c.perSecond*1.1, mostRate)
+		c.calm++
+		c.perSecond = min(c.perSecond*min(1+float64(c.calm)/10, mostGrowth), mostRate)
 	case c.limited:
 		c.perSecond = min(c.perSecond*2, mostRate)
 	}

@@ -46,6 +46,24 @@ func TestRateRisesWhileTheForegroundIsOnTimeAndSettlesWhereItIsNot(t *testing.T)
 	}
 }
 
+// TestRateRecoversFasterTheLongerTheForegroundIsOnTime has a foreground that is late for a
+// moment, as by a burst, and then on time.
+func TestRateRecoversFasterTheLongerTheForegroundIsOnTime(t *testing.T) {
+	c := NewRateController()
+	to, _ := simulate(&c, time.Unix(0, 0), 2, func(float64) time.Duration { return time.Second })
+	if c.perSecond > firstRate {
+		t.Fatalf("the rate is %.0f beside a late foreground, want at most %d", c.perSecond, firstRate)
+	}
+	var rates []float64
+	for range 3 {
+		to, _ = simulate(&c, to, 1, func(float64) time.Duration { return time.Millisecond })
+		rates = append(rates, c.perSecond)
+	}
+	if rates[2]/rates[1] <= rates[1]/rates[0] {
+		t.Errorf("the rates of three seconds are %.0f, want the last to grow by a larger part than the one before", rates)
+	}
+}
+
 // TestForegroundThatIsLateAnywayDoesNotHoldBackBacklogs has a foreground that is late even
 // at the lowest rate, so the rate is not the reason.
 func TestForegroundThatIsLateAnywayDoesNotHoldBackBacklogs(t *testing.T) {

@@ -31,8 +31,10 @@ type Scheduler struct {
 
 // A backlog is the state of a backlogged tenant.
 type backlog struct {
-	// more tells for each database whether the tenant may have more due rows there.
+	// more tells for each database whether the tenant may have overdue rows there.
 	more [task.Databases]bool
+	// since is when the tenant became backlogged.
+	since time.Time
 	// service is the number of rows claimed for the tenant. It starts at the level of the
 	// others, plus the rows that made the tenant backlogged.
 	service int
@@ -47,6 +49,14 @@ const (
 	activeFor   = 10 * time.Second
 	// overdueAfter is how late a row must be to count in a claim that was not full.
 	overdueAfter = time.Second
+	// bearableDelay is how late the rows of a tenant may be without harm to others: who comes
+	// next waits no longer than that. Only later rows show a backlog of a tenant that is alone,
+	// and a backlog ends when no rows are later.
+	bearableDelay = 200 * time.Millisecond
+	// leastBacklogged is how long a tenant stays backlogged at least. It is longer than claims
+	// go ahead, so that rows which are all due at one instant stay a backlog when claims come
+	// to that instant.
+	leastBacklogged = time.Second
 	// mostBehind bounds the rows, per unit of weight, that a tenant may receive more than
 	// the others to make up for missed service, because it was in fewer databases or its
 	// topic was broken.
@@ -70,7 +80,9 @@ func (s *Scheduler) PerSecond() float64 { return s.rate.PerSecond() }
 
 // ObserveClaim detects backlogs in a foreground claim and returns the tenants that have
 // become backlogged: those that took more than half of their weighted share of the claim,
-// and more rows in a second than the others can bear. In a claim that was not full, only
+// and more rows in a second than the others can bear. Of a tenant that is alone only overdue rows
+// count: claims that are full for another reason, such as a pause of the process, would make its
+// claims dearer for nothing. In a claim that was not full, only
 // long overdue rows count, and only while a tenant is backlogged: a backlog that is small in
 // each database must not go before the others.
 func (s *Scheduler) ObserveClaim(now time.Time, c *task.Claim, rates map[int32]task.Rates) (began []int32) {
@@ -82,19 +94,25 @@ func (s *Scheduler) ObserveClaim(now time.Time, c *task.Claim, rates map[int32]t
 		s.recentAt, s.recentLevel = now, s.level(rates)
 		clear(s.recent)
 	}
-	for t, n := range rows {
+	for t, r := range rows {
 		if b := s.backlogged[t]; b != nil {
-			b.service += n
+			b.service += r.all
 			continue
 		}
-		if s.recent[t] += n; s.recent[t] <= s.bearable(now, t) {
+		n, bearable := r.all, burstRows
+		if s.beside(now, t) {
+			bearable = burstBeside
+		} else if len(rows) == 1 {
+			n = r.overdue
+		}
+		if s.recent[t] += n; s.recent[t] <= bearable {
 			continue
 		}
 		// With many tenants each may take its share. With two, half of the claim is too
 		// much.
 		share := float64(weight(rates, t)) / float64(max(weights, 2*weight(rates, t)))
 		if 2*float64(n) >= share*float64(len(c.Publications)) {
-			s.begin(t, s.recentLevel*weight(rates, t)+s.recent[t])
+			s.begin(now, t, s.recentLevel*weight(rates, t)+s.recent[t])
 			began = append(began, t)
 		}
 	}
@@ -104,38 +122,61 @@ func (s *Scheduler) ObserveClaim(now time.Time, c *task.Claim, rates map[int32]t
 	return began
 }
 
+// counted are the rows of a tenant in a claim that can show a backlog.
+type counted struct {
+	// all are those that count beside other tenants, and overdue those later than bearableDelay.
+	all, overdue int
+}
+
 // countFirstRuns counts the rows of each tenant that can show a backlog, and adds the
 // weights of those tenants.
-func countFirstRuns(c *task.Claim, rates map[int32]task.Rates) (rows map[int32]int, weights int) {
-	rows = map[int32]int{}
+func countFirstRuns(c *task.Claim, rates map[int32]task.Rates) (rows map[int32]counted, weights int) {
+	rows = map[int32]counted{}
 	for i := range c.Publications {
-		if p := &c.Publications[i]; p.Attempt == 1 && (c.More || c.Now.Sub(p.ScheduledAt) > overdueAfter) {
-			if rows[p.Tenant] == 0 {
-				weights += weight(rates, p.Tenant)
-			}
-			rows[p.Tenant]++
+		p := &c.Publications[i]
+		late := c.Now.Sub(p.ScheduledAt)
+		if p.Attempt != 1 || !c.More && late <= overdueAfter {
+			continue
 		}
+		r := rows[p.Tenant]
+		if r.all == 0 {
+			weights += weight(rates, p.Tenant)
+		}
+		r.all++
+		if late > bearableDelay {
+			r.overdue++
+		}
+		rows[p.Tenant] = r
 	}
 	return rows, weights
 }
 
+// MayBeOverdue reports whether rows that a flow claim left of the tenant may be late. Rows are
+// taken oldest first, so those that it left are due no earlier than the last one that it took.
+func MayBeOverdue(c *task.Claim, tenant int32) bool {
+	last := task.Instant(0)
+	for i := range c.Publications {
+		if p := &c.Publications[i]; p.Tenant == tenant {
+			last = max(last, p.ScheduledAt)
+		}
+	}
+	return c.Now.Sub(last) > bearableDelay
+}
+
 // begin makes a tenant backlogged in all databases. ObserveFlow removes the databases
 // without more rows.
-func (s *Scheduler) begin(tenant int32, service int) {
-	b := &backlog{service: service}
+func (s *Scheduler) begin(now time.Time, tenant int32, service int) {
+	b := &backlog{service: service, since: now}
 	for d := range b.more {
 		b.more[d] = true
 	}
 	s.backlogged[tenant] = b
 }
 
-// bearable returns the rows of a tenant that the others can bear in a second. A tenant with
+// beside reports whether other tenants have to bear what this one takes. A tenant with
 // a backlog must not go before other backlogged tenants, either.
-func (s *Scheduler) bearable(now time.Time, tenant int32) int {
-	if len(s.backlogged) > 0 || s.foregroundBeside(now, tenant) {
-		return burstBeside
-	}
-	return burstRows
+func (s *Scheduler) beside(now time.Time, tenant int32) bool {
+	return len(s.backlogged) > 0 || s.foregroundBeside(now, tenant)
 }
 
 // foregroundBeside reports whether records of a foreground tenant other than this one were
@@ -152,16 +193,16 @@ func (s *Scheduler) foregroundBeside(now time.Time, tenant int32) bool {
 }
 
 // ObserveFlow records that a flow claim took rows of a tenant in a database, and whether the
-// tenant may have more there. It reports whether the tenant is no longer backlogged because
-// it has no more rows in any database.
-func (s *Scheduler) ObserveFlow(tenant int32, database, rows int, more bool) (ended bool) {
+// tenant may have overdue rows there ([MayBeOverdue]). It reports whether the tenant is no longer
+// backlogged because it has none in any database.
+func (s *Scheduler) ObserveFlow(now time.Time, tenant int32, database, rows int, more bool) (ended bool) {
 	b := s.backlogged[tenant]
 	if b == nil {
 		return false
 	}
 	b.service += rows
 	b.more[database] = more
-	if slices.Contains(b.more[:], true) {
+	if slices.Contains(b.more[:], true) || now.Sub(b.since) < leastBacklogged {
 		return false
 	}
 	delete(s.backlogged, tenant)

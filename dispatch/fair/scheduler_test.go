@@ -19,11 +19,15 @@ func grantOf(tenant int32) *Grant {
 
 // claimOf returns a full claim that took rows[0] overdue rows of tenant 1, rows[1] of tenant
 // 2, and so on.
-func claimOf(rows ...int) *task.Claim {
+func claimOf(rows ...int) *task.Claim { return claimLate(time.Minute, rows...) }
+
+// claimLate is claimOf with rows that are late by so much.
+func claimLate(late time.Duration, rows ...int) *task.Claim {
 	c := &task.Claim{Now: task.At(begun), More: true}
+	due := c.Now.Add(-late)
 	for i, n := range rows {
 		for range n {
-			c.Publications = append(c.Publications, task.Publication{Tenant: int32(i + 1), Attempt: 1})
+			c.Publications = append(c.Publications, task.Publication{Tenant: int32(i + 1), Attempt: 1, ScheduledAt: due})
 		}
 	}
 	return c
@@ -37,7 +41,7 @@ func TestWhoWasAheadGetsLessUntilAllHaveGotTheirShare(t *testing.T) {
 	got := map[int32]int{1: 4000, 2: 500, 3: 700}
 	var grants []*Grant
 	for tenant := range int32(3) {
-		s.begin(tenant+1, got[tenant+1])
+		s.begin(begun, tenant+1, got[tenant+1])
 		grants = append(grants, grantOf(tenant+1))
 	}
 	for range 40 {
@@ -52,7 +56,7 @@ func TestWhoWasAheadGetsLessUntilAllHaveGotTheirShare(t *testing.T) {
 				t.Fatalf("tenant %d is granted %d rows, want at least 1", g.Key.Tenant, g.Rows)
 			}
 			got[g.Key.Tenant] += g.Rows
-			s.ObserveFlow(g.Key.Tenant, 0, g.Rows, true)
+			s.ObserveFlow(begun, g.Key.Tenant, 0, g.Rows, true)
 			sum += g.Rows
 		}
 		if sum < 390 || sum > 403 {
@@ -76,6 +80,9 @@ func TestATenantIsBackloggedWhenItTakesMoreThanOthersCanBear(t *testing.T) {
 	}{
 		{"a short burst", false, []*task.Claim{claimOf(burstRows)}, nil},
 		{"more than a burst", false, []*task.Claim{claimOf(burstRows), claimOf(1)}, []int32{1}},
+		{"more than a burst, alone and not late", false, []*task.Claim{claimLate(bearableDelay, burstRows), claimLate(0, burstRows)}, nil},
+		{"the same in one claim with another tenant", false, []*task.Claim{claimLate(0, burstRows+1, 1)}, []int32{1}},
+		{"as much beside others", true, []*task.Claim{claimLate(0, burstBeside+1)}, []int32{1}},
 		{"a burst beside others", true, []*task.Claim{claimOf(burstBeside + 1)}, []int32{1}},
 		{"two at once", true, []*task.Claim{claimOf(600, 600)}, []int32{1, 2}},
 		{"less than half of its share", true, []*task.Claim{claimOf(5000, 600)}, []int32{1}},
@@ -103,8 +110,17 @@ func TestABacklogEndsWhenNoDatabaseHasMore(t *testing.T) {
 		t.Fatalf("ObserveClaim = %v, want [1]", began)
 	}
 	for d := range task.Databases {
-		if ended := s.ObserveFlow(1, d, 10, false); ended != (d == task.Databases-1) {
-			t.Fatalf("ObserveFlow of database %d = %t, want true only for the last database", d, ended)
+		if s.ObserveFlow(begun.Add(leastBacklogged-1), 1, d, 10, false) {
+			t.Fatalf("the backlog ended in database %d, earlier than leastBacklogged", d)
+		}
+	}
+	s.ObserveFlow(begun.Add(leastBacklogged), 1, 3, 10, true)
+	for d := range task.Databases {
+		if ended := s.ObserveFlow(begun.Add(leastBacklogged), 1, d, 10, false); ended != (d == 3) {
+			t.Fatalf("ObserveFlow of database %d = %t, want true only for database 3, the last with rows", d, ended)
+		}
+		if d == 3 {
+			break
 		}
 	}
 	if len(s.Backlogged()) != 0 {
@@ -112,11 +128,32 @@ func TestABacklogEndsWhenNoDatabaseHasMore(t *testing.T) {
 	}
 }
 
+func TestRowsThatAClaimLeftMayBeOverdueIfTheLastOneItTookIs(t *testing.T) {
+	for _, tt := range []struct {
+		claim *task.Claim
+		want  bool
+	}{
+		{claimLate(bearableDelay+time.Millisecond, 1), true},
+		{claimLate(bearableDelay, 1), false},
+		{claimLate(-time.Second, 1), false}, // claimed ahead
+		{claimLate(0, 0, 1), true},          // nothing of the tenant was taken
+	} {
+		if got := MayBeOverdue(tt.claim, 1); got != tt.want {
+			t.Errorf("MayBeOverdue = %t for a claim of %d rows, want %t", got, len(tt.claim.Publications), tt.want)
+		}
+	}
+	mixed := claimOf(1)
+	mixed.Publications = append(mixed.Publications, claimLate(0, 1).Publications...)
+	if MayBeOverdue(mixed, 1) {
+		t.Error("the newest row that was taken does not count")
+	}
+}
+
 // TestRecordsOfTheBackgroundDoNotCountAsTheForegrounds checks that such records do not lower
 // the rate.
 func TestRecordsOfTheBackgroundDoNotCountAsTheForegrounds(t *testing.T) {
 	s := NewScheduler()
-	s.begin(1, 0)
+	s.begin(begun, 1, 0)
 	due, claimed := task.At(begun), task.At(begun.Add(time.Second))
 	for _, p := range []struct {
 		pub      task.Publication
