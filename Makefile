@@ -47,11 +47,11 @@ test-long: ## run every test at full length, with soaks and storms; takes some h
 test-secure: ## run every test with TLS to PostgreSQL, and whole installations with TLS and logins on every link
 	PERCEPTOR_TEST_SECURE=1 $(MAKE) --no-print-directory test
 
-# Three packages run at a time: more would only wait for the processor, and for servers that do. The packages
+# Four packages run at a time, for most of them wait for most of their time. The packages
 # that take longest (FIRST) start first, in this order, in which those that compute run beside those that wait.
 # The packages in ALONE measure times: dispatch runs by itself, and beside loadtest run only the light packages
 # in LIGHT, one after another, and those in PATIENT, which need a processor only, with what the others leave of
-# it. The tests of loadtest wait for most of their time, so three run at once. All tests are compiled before the
+# it. The tests of loadtest wait for most of their time, so four run at once. All tests are compiled before the
 # first one runs, because compiling disturbs tests that measure time. go vet is part of check, and test runs do
 # not repeat it. All tests together are bound by the processor, so they trade memory for time (GOGC), their
 # binaries have no tables for debuggers (-w), which take the linker as long as the rest, and the programs that
@@ -70,7 +70,7 @@ compile-tests:
 test-together: compile-tests
 	all=$$(go list $(PACKAGES)); first=$$(for package in $(FIRST); do grep "/perceptor/$$package$$" <<<"$$all" || true; done); \
 	  { echo "$$first"; grep -vxFf <(echo "$$first") <<<"$$all" | grep -vE '$(ALONE)|$(LIGHT)|$(PATIENT)' || true; } | \
-	  xargs -r $(GOTEST) $(RACE) -p 3
+	  xargs -r $(GOTEST) $(RACE) -p 4
 
 # Both runs of test-alone take place, whatever the first one says.
 .PHONY: test-alone
@@ -79,7 +79,7 @@ test-alone: compile-tests
 	go list $(PACKAGES) | { grep -E '/dispatch$$' || true; } | xargs -r $(GOTEST) $(RACE) || failed=1; \
 	{ go list $(PACKAGES) | { grep -E '$(PATIENT)' || true; } | xargs -r nice -n 19 $(GOTEST) $(RACE) -p 1; } & \
 	{ go list $(PACKAGES) | grep -E '/loadtest$$' || true; go list $(PACKAGES) | grep -E '$(LIGHT)' || true; } | \
-	  xargs -r $(GOTEST) $(RACE) -p 2 -parallel 3 || failed=1; \
+	  xargs -r $(GOTEST) $(RACE) -p 2 -parallel 4 || failed=1; \
 	wait $$! || failed=1; \
 	exit $$failed
 
