@@ -115,12 +115,14 @@ type Task struct {
 // Cron is a schedule given by a cron expression.
 type Cron struct {
 	// Expression has five fields, or six with seconds first, unless Dialect
-	// says otherwise. Names such as @daily and "@every 90m" need no dialect.
+	// says otherwise. Names such as @daily, "@every 90m" and recurrence rules
+	// need no dialect.
 	Expression string
 	// Zone is the IANA name of a time zone. Default: UTC.
 	Zone string
 	// Dialect is the dialect of the expression. Default (0): NamedCron if it
-	// begins with @, otherwise StandardCron.
+	// begins with @, RRuleCron if it begins with DTSTART, RRULE: or FREQ=,
+	// otherwise StandardCron.
 	Dialect Dialect
 }
 
@@ -136,6 +138,9 @@ const (
 	// NamedCron has @yearly, @monthly, @weekly, @daily, @hourly and similar
 	// names.
 	NamedCron Dialect = 3
+	// RRuleCron is a recurrence rule of RFC 5545, with its start by the clock of
+	// the zone: "DTSTART:20260105T090000 RRULE:FREQ=WEEKLY;BYDAY=MO".
+	RRuleCron Dialect = 4
 )
 
 // Misfire says what happens to scheduled instants that passed without firing.

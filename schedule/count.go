@@ -12,6 +12,9 @@ func (c *Cron) Count(after, until time.Time) int64 {
 	z := c.zone
 	from := max(after.Unix()+1, z.starts[0])
 	to := min(until.Unix()+1, afterAll)
+	if c.rule != nil {
+		from, to = max(from, c.rule.first), min(to, c.rule.last+1)
+	}
 	n := int64(0)
 	if from >= to {
 		return n
@@ -54,6 +57,9 @@ func (c *Cron) countLocal(from, to int64) int64 {
 	if from >= to {
 		return 0
 	}
+	if c.rule != nil && !c.rule.byDays() {
+		return c.countRule(from, to)
+	}
 	first, last := from/secondsPerDay, to/secondsPerDay
 	return c.countDays(first, last)*int64(c.timesBefore(secondsPerDay)) +
 		c.timesOfDay(last, int(to%secondsPerDay)) - c.timesOfDay(first, int(from%secondsPerDay))
@@ -61,6 +67,9 @@ func (c *Cron) countLocal(from, to int64) int64 {
 
 // countDays counts the matching days in [first, last).
 func (c *Cron) countDays(first, last int64) (n int64) {
+	if c.rule != nil {
+		return c.rule.countAligned(first, last)
+	}
 	year, month, dom := civil(first)
 	for start := dayNumber(year, month); start < last; {
 		length := monthLength(year, month)

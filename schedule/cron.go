@@ -19,22 +19,23 @@ const (
 	Standard Dialect = iota + 1
 	Quartz
 	Named
+	RRule
 )
 
 // dialectNames are the names that users write.
-var dialectNames = [...]string{Standard: "standard", Quartz: "quartz", Named: "named"}
+var dialectNames = [...]string{Standard: "standard", Quartz: "quartz", Named: "named", RRule: "rrule"}
 
 // String returns the name of the dialect.
 func (d Dialect) String() string {
-	if d < Standard || d > Named {
+	if d < Standard || d > RRule {
 		return fmt.Sprintf("Dialect(%d)", int16(d))
 	}
 	return dialectNames[d]
 }
 
-// ParseDialect returns the dialect of a name: standard, quartz or named.
+// ParseDialect returns the dialect of a name: standard, quartz, named or rrule.
 func ParseDialect(name string) (Dialect, error) {
-	for d := Standard; d <= Named; d++ {
+	for d := Standard; d <= RRule; d++ {
 		if name == dialectNames[d] {
 			return d, nil
 		}
@@ -66,20 +67,23 @@ type Cron struct {
 	days             dayRule
 	years            bitset
 	// first is the first matching second of a matching day.
-	first   int
+	first int
+	// rule is nil unless the dialect is RRule.
+	rule    *rule
 	dialect Dialect
 	text    string
 }
 
 // Parse parses an expression in the time zone with the given IANA name; an
-// empty name is UTC. The error is an [*Error]. Parse refuses a [Standard]
-// expression that never fires; for [Quartz] see [Cron.Never].
+// empty name is UTC. The error is an [*Error]. Parse refuses a [Standard] or
+// [RRule] expression that never fires; for [Quartz] see [Cron.Never].
 func Parse(d Dialect, expr, zone string, o Options) (*Cron, error) {
 	z, err := findZone(zone)
 	if err != nil {
 		return nil, err
 	}
 	c := &Cron{zone: z, dialect: d}
+	var rule *ruleParser
 	switch d {
 	case Standard:
 		err = c.parseStandard(expr, o.HashKey)
@@ -87,6 +91,8 @@ func Parse(d Dialect, expr, zone string, o Options) (*Cron, error) {
 		err = c.parseQuartz(expr)
 	case Named:
 		err = c.parseNamed(expr)
+	case RRule:
+		rule, err = c.parseRule(expr)
 	default:
 		err = &Error{Field: "dialect", Value: d.String(), Rule: "is unknown"}
 	}
@@ -94,6 +100,11 @@ func Parse(d Dialect, expr, zone string, o Options) (*Cron, error) {
 		return nil, err
 	}
 	c.first = bits.TrailingZeros32(c.hours)*3600 + bits.TrailingZeros64(c.minutes)*60 + bits.TrailingZeros64(c.seconds)
+	if rule != nil {
+		if err = c.setBounds(rule); err != nil {
+			return nil, err
+		}
+	}
 	if d == Standard && c.Never() {
 		return nil, &Error{Field: "expression", Value: c.text, Rule: "never fires: none of its days exists"}
 	}

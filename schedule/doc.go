@@ -1,4 +1,4 @@
-// Package schedule computes when a cron expression fires. It is pure: no clock,
+// Package schedule computes when a cron expression or a recurrence rule fires. It is pure: no clock,
 // no I/O, no goroutines. [Parse] returns an immutable [Cron], and [Cron.Next]
 // returns the first instant after a given one.
 //
@@ -29,6 +29,15 @@
 // [Named] has @yearly, @annually, @monthly, @weekly, @daily, @midnight and
 // @hourly. @every is an interval: see [ParseEvery].
 //
+// [RRule] is a recurrence rule of RFC 5545 with its start, separated by blanks
+// or ends of lines:
+//
+//	DTSTART:20260105T090000 RRULE:FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,FR
+//
+// The start is by the clock of the time zone. All parts of a rule are there:
+// FREQ, INTERVAL, COUNT, UNTIL, BYSECOND, BYMINUTE, BYHOUR, BYDAY, BYMONTHDAY,
+// BYYEARDAY, BYWEEKNO, BYMONTH, BYSETPOS and WKST.
+//
 // Parsing is strict: anything without a meaning in the grammar is refused, with
 // the field, the value, the rule and the position. An expression cannot change
 // the time zone.
@@ -42,6 +51,7 @@
 //     begins with * or is a step (a/n, without an end). It fires at each instant
 //     whose local time matches: not in a gap, and again in the second pass of an
 //     overlap.
+//     So does a recurrence rule of hours, minutes or seconds.
 //   - Any other expression follows the clock: each local time that it names fires
 //     once. In an overlap it fires in the first pass. All local times in a gap fire
 //     together, once, at the first instant after the gap.
@@ -52,6 +62,10 @@
 // segment the next match is found by arithmetic on the fields ([Cron.match]),
 // from the year down to the second, without trying every second: each field is
 // a bit set, and a month is one word of days.
+//
+// A recurrence rule has the matching days of each kind of year as a set, and its
+// periods are found by division ([Cron.matchRule]). Its start and end are
+// instants, found when it is parsed: UNTIL, or the instant number COUNT.
 //
 // An expression that follows elapsed time searches segment after segment until
 // one has a match. For an expression that follows the clock, each local time is

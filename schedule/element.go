@@ -60,7 +60,7 @@ func (p part) split(sep byte) []part {
 func splitFields(expr string) ([]part, error) {
 	whole := part{expr, 1}
 	if len(expr) > MaxExpressionBytes {
-		return nil, &Error{Field: "expression", Value: expr, Rule: "is " + strconv.Itoa(len(expr)) + " bytes long; the limit is " + strconv.Itoa(MaxExpressionBytes)}
+		return nil, tooLong(expr)
 	}
 	fields := make([]part, 0, 7)
 	begin := -1
@@ -79,11 +79,17 @@ func splitFields(expr string) ([]part, error) {
 	return fields, refusePrefix(fields)
 }
 
+func tooLong(expr string) error {
+	return &Error{Field: "expression", Value: expr, Rule: "is " + strconv.Itoa(len(expr)) + " bytes long; the limit is " + strconv.Itoa(MaxExpressionBytes)}
+}
+
 // refusePrefix returns the error for prefixes that other programs allow.
 func refusePrefix(fields []part) error {
 	rule := ""
 	switch {
 	case len(fields) == 0:
+	case IsRule(fields[0].text):
+		rule = "a recurrence rule belongs to the dialect rrule"
 	case strings.Contains(fields[0].text, "="):
 		rule = "the time zone is a separate setting and not part of an expression"
 	case fields[0].text[0] == '@':

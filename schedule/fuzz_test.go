@@ -21,6 +21,13 @@ func addSeeds(f *testing.F) {
 	} {
 		f.Add(expr, uint8(i%3+1), uint8(i), int64(1_700_000_000)+int64(i)*10_000_000)
 	}
+	for i, rule := range []string{
+		"FREQ=YEARLY;BYWEEKNO=1,-1;BYDAY=MO,SU;WKST=SU", "FREQ=YEARLY;BYYEARDAY=-366,60;INTERVAL=3", "FREQ=MONTHLY;BYDAY=-1FR,2MO;BYHOUR=2;BYMINUTE=30",
+		"FREQ=MONTHLY;BYDAY=MO,TU,WE;BYSETPOS=2,-1;COUNT=99", "FREQ=WEEKLY;INTERVAL=2;BYDAY=SU;WKST=MO", "FREQ=DAILY;INTERVAL=5;UNTIL=20360101T000000Z",
+		"FREQ=HOURLY;INTERVAL=5;BYMINUTE=0,30;BYSETPOS=-1", "FREQ=MINUTELY;INTERVAL=7;BYHOUR=1,2;COUNT=500", "FREQ=SECONDLY;INTERVAL=97;BYSECOND=1,2,3",
+	} {
+		f.Add("DTSTART:20240229T023000 RRULE:"+rule, uint8(RRule), uint8(i), int64(1_700_000_000)+int64(i)*10_000_000)
+	}
 }
 
 // FuzzNext: whatever parses has instants that rise, that its text fires at too,
@@ -40,7 +47,8 @@ func FuzzNext(f *testing.F) {
 			t.Fatalf("%q became %q: %v", expr, c, err)
 		}
 		after := time.Unix(start%startOfYear(LastYear+2), 0)
-		for range 20 {
+		begin := after
+		for i := range 20 {
 			next, ok := c.Next(after)
 			if other, found := again.Next(after); other != next || found != ok {
 				t.Fatalf("%q after %s: %s, and %q: %s", expr, after, next, c, other)
@@ -60,8 +68,11 @@ func FuzzNext(f *testing.F) {
 					t.Fatalf("%q: after %s there is %s, after %s there is %s", expr, after, next, between, same)
 				}
 			}
-			if c.Elapsed() {
+			if c.Elapsed() && c.rule == nil {
 				checkFields(t, c, next)
+			}
+			if n := c.Count(begin, next); n != int64(i+1) {
+				t.Fatalf("%q: %d instants after %s until %s, want %d", expr, n, begin, next, i+1)
 			}
 			after = next
 		}

@@ -107,6 +107,8 @@ var badTasks = []badTask{
 	{"an unknown misfire policy", func(t *perceptorv1.Task) { t.MisfirePolicy = 9 }, []string{"misfire_policy"}, "9 is not one of FIRE_ONCE, FIRE_ALL, SKIP", ""},
 	{"an expression with a fault", cronOf("61 * * * *", "", 0), []string{"cron.expression"}, "61", ""},
 	{"an expression that never matches", cronOf("0 0 31 2 *", "", 0), []string{"cron.expression"}, "never fires", ""},
+	{"a recurrence rule without a start", cronOf("RRULE:FREQ=DAILY", "", 0), []string{"cron.expression"}, "has no start", ""},
+	{"a recurrence rule that never matches", cronOf("DTSTART:20260101T090000 FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "", perceptorv1.Cron_RRULE), []string{"cron.expression"}, "never fires", ""},
 	{"a Quartz expression that never matches", cronOf("0 0 0 31 4 ? 2030", "", perceptorv1.Cron_QUARTZ), []string{"cron.expression"}, "never fires", ""},
 	{"no expression", cronOf("", "", 0), []string{"cron.expression"}, "has 0 fields", ""},
 	{"an unknown time zone", cronOf("0 0 * * *", "Europe/Atlantis", 0), []string{"cron.time_zone"}, "is not the name of a time zone", ""},

@@ -65,8 +65,11 @@ func (r *reader) cron(c *perceptorv1.Cron, limits task.Limits) *task.Cron {
 	out := &task.Cron{Dialect: task.Dialect(c.Dialect), Expression: c.Expression, Zone: c.TimeZone}
 	if c.Dialect == perceptorv1.Cron_DIALECT_UNSPECIFIED {
 		out.Dialect = task.StandardCron
-		if schedule.IsNamed(c.Expression) {
+		switch {
+		case schedule.IsNamed(c.Expression):
 			out.Dialect = task.NamedCron
+		case schedule.IsRule(c.Expression):
+			out.Dialect = task.RRuleCron
 		}
 	}
 	if out.Zone == "" {

@@ -30,7 +30,7 @@ func drawSealed(t *rapid.T) (task.Terms, task.Origin) {
 	origin := task.Origin{Key: rapid.StringN(0, 20, 80).Draw(t, "key"), TraceParent: rapid.StringN(0, 20, 80).Draw(t, "trace")}
 	if rapid.Bool().Draw(t, "cron") {
 		terms.Cron = &task.Cron{
-			Dialect:    task.Dialect(rapid.IntRange(1, 3).Draw(t, "dialect")),
+			Dialect:    task.Dialect(rapid.IntRange(1, 4).Draw(t, "dialect")),
 			Expression: rapid.StringN(1, 20, 80).Draw(t, "expression"), Zone: rapid.StringN(0, 20, 60).Draw(t, "zone"),
 		}
 	}

@@ -80,7 +80,7 @@ type Cron struct {
 	Zone string
 }
 
-// Dialect is the language of a cron expression. The numbers are stored.
+// Dialect is the language of an expression. The numbers are stored.
 type Dialect int16
 
 // The dialects.
@@ -88,6 +88,7 @@ const (
 	StandardCron Dialect = 1 // five fields, or six with seconds; H
 	QuartzCron   Dialect = 2 // six or seven fields; L, W, #, ?
 	NamedCron    Dialect = 3 // @hourly, @daily, ...
+	RRuleCron    Dialect = 4 // DTSTART:... RRULE:FREQ=...
 )
 
 // String returns the dialect's name as it is in the API.
@@ -99,6 +100,8 @@ func (d Dialect) String() string {
 		return "QUARTZ"
 	case NamedCron:
 		return "NAMED"
+	case RRuleCron:
+		return "RRULE"
 	}
 	return fmt.Sprintf("Dialect(%d)", int16(d))
 }

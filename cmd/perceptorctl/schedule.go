@@ -36,6 +36,7 @@ func (c *ctl) scheduleNext() *cobra.Command {
 		Example: "  perceptorctl schedule next --tz Europe/London -- '30 1 * * MON-FRI'\n" +
 			"  perceptorctl schedule next --dialect quartz --tz Asia/Shanghai --after 2026-01-31T12:00:00Z --count 3 -- '0 0 12 LW * ?'\n" +
 			"  perceptorctl schedule next --hash-key invoices -- 'H H(0-5) * * *'\n" +
+			"  perceptorctl schedule next --tz Europe/Berlin -- 'DTSTART:20260105T090000 RRULE:FREQ=MONTHLY;BYDAY=-1FR'\n" +
 			"  perceptorctl schedule next @daily",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := c.checkOutput(); err != nil {
@@ -45,7 +46,7 @@ func (c *ctl) scheduleNext() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&n.dialect, "dialect", "", "standard (5 fields, or 6 with seconds in front), quartz, or named (@daily, @every 90m and others) (default standard, or named for @)")
+	f.StringVar(&n.dialect, "dialect", "", "standard (5 fields, or 6 with seconds in front), quartz, named (@daily, @every 90m and others) or rrule (RFC 5545) (default standard, named for @, or rrule for DTSTART)")
 	f.StringVar(&n.zone, "tz", "UTC", "time zone by its IANA name")
 	f.StringVar(&n.after, "after", "", "show instants after this one, such as 2026-01-31T12:00:00Z or +90s (default now)")
 	f.IntVar(&n.count, "count", 10, "most instants to show")
@@ -158,6 +159,8 @@ func (n *nextFlags) dialectOf(expr string) (schedule.Dialect, error) {
 		return schedule.ParseDialect(n.dialect)
 	case schedule.IsNamed(expr):
 		return schedule.Named, nil
+	case schedule.IsRule(expr):
+		return schedule.RRule, nil
 	}
 	return schedule.Standard, nil
 }

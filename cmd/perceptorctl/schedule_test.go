@@ -48,6 +48,10 @@ func TestScheduleNextPrintsInstantsInUTCFirst(t *testing.T) {
 			"2026-01-01T01:30:00Z  2026-01-01T01:30:00Z\n2026-01-01T03:00:00Z  2026-01-01T03:00:00Z\n", ""},
 		{"the last one", []string{"--dialect", "quartz", "--after", "2026-01-01T00:00:00Z", "--", "0 0 0 1 6 ? 2026"},
 			"2026-06-01T00:00:00Z  2026-06-01T00:00:00Z\n", "there are no more instants\n"},
+		{"a recurrence rule", []string{"--dialect", "rrule", "--after", "2026-01-01T00:00:00Z", "--", "DTSTART:20260105T090000 RRULE:FREQ=WEEKLY;COUNT=2"},
+			"2026-01-05T09:00:00Z  2026-01-05T09:00:00Z\n2026-01-12T09:00:00Z  2026-01-12T09:00:00Z\n", "there are no more instants\n"},
+		{"a recurrence rule without its dialect", []string{"--tz", "Europe/Berlin", "--after", "2026-03-28T12:00:00Z", "--count", "1", "--", "DTSTART:20260105T023000 FREQ=DAILY"},
+			"2026-03-29T01:00:00Z  2026-03-29T03:00:00+02:00\n", ""},
 		{"never", []string{"--dialect", "quartz", "--", "0 0 12 30 2 ?"}, "", "there are no more instants\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -89,7 +93,10 @@ func TestScheduleNextRefusesWithTheReason(t *testing.T) {
 		{"near zone", []string{"--tz", "asia/shanghai", "--", "0 0 * * *"}, "is it Asia/Shanghai?"},
 		{"instant", []string{"--after", "yesterday", "--", "0 0 * * *"}, `--after: "yesterday" is neither`},
 		{"count", []string{"--count", "0", "--", "0 0 * * *"}, "--count: 0 is not between 1 and 100000"},
-		{"dialect", []string{"--dialect", "unix", "--", "0 0 * * *"}, `--dialect: "unix" is not one of standard, quartz, named`},
+		{"dialect", []string{"--dialect", "unix", "--", "0 0 * * *"}, `--dialect: "unix" is not one of standard, quartz, named, rrule`},
+		{"a rule without a start", []string{"--", "RRULE:FREQ=DAILY"}, "has no start"},
+		{"a rule in another dialect", []string{"--dialect", "standard", "--", "FREQ=DAILY"}, "dialect rrule"},
+		{"part of a rule", []string{"--", "DTSTART:20260105T090000 FREQ=DAILY;BYHOUR=25"}, `BYHOUR "25" (at 43): is not a number between 0 and 23`},
 		{"value", []string{"--", "0 25 * * *"}, `hour "25" (at 3): is not a number from 0 to 23`},
 		{"never", []string{"--", "0 0 30 2 *"}, "never fires"},
 		{"no quotes", []string{"--", "0", "0", "30"}, "quote it"},

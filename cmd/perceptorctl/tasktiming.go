@@ -25,15 +25,15 @@ type timingFlags struct {
 
 // The values of --dialect and of --misfire.
 var (
-	dialects = []string{"standard", "quartz", "named"}
+	dialects = []string{"standard", "quartz", "named", "rrule"}
 	misfires = []string{"fire-once", "fire-all", "skip"}
 )
 
 func (t *timingFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&t.cron, "cron", "", "cron expression instead of --interval: '30 6 * * MON-FRI', @daily, '@every 90m'")
+	f.StringVar(&t.cron, "cron", "", "cron expression instead of --interval: '30 6 * * MON-FRI', @daily, '@every 90m', 'DTSTART:20260105T090000 RRULE:FREQ=WEEKLY'")
 	f.StringVar(&t.zone, "tz", "", "IANA time zone of --cron (default UTC)")
-	f.StringVar(&t.dialect, "dialect", "", "dialect of --cron: standard, quartz or named (default standard, or named for @)")
+	f.StringVar(&t.dialect, "dialect", "", "dialect of --cron: standard, quartz, named or rrule (default standard, named for @, or rrule for DTSTART)")
 	f.StringVar(&t.misfire, "misfire", "", "misfire policy: fire-once, fire-all or skip (default fire-once)")
 	duration.Var(f, &t.grace, "misfire-grace", 0, "how late an instant may fire with --misfire skip (default 1m)")
 	f.Int32Var(&t.limit, "misfire-limit", 0, "most missed instants that fire with --misfire fire-all (default 1000)")

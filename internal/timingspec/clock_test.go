@@ -13,6 +13,9 @@ import (
 func instants(t *testing.T, expression, begin, end string) string {
 	t.Helper()
 	cron := task.Cron{Dialect: task.StandardCron, Expression: expression, Zone: "Europe/Berlin"}
+	if schedule.IsRule(expression) {
+		cron.Dialect = task.RRuleCron
+	}
 	calendar, err := schedule.NewCalendars(1).Of(cron, 1, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -140,11 +140,12 @@ var cronStories = []story{
 	{"every dialect can be used", "timing: T4.5", func(e *stage) {
 		for _, c := range []client.Cron{
 			{Expression: "30 0 1 * * *"}, {Expression: "0 0 2 ? * *", Dialect: client.QuartzCron}, {Expression: "@daily"},
+			{Expression: "DTSTART:20200101T030000 RRULE:FREQ=DAILY"},
 		} {
 			e.add(client.Task{Type: client.OneShot, Cron: &c, Begin: e.at("1ms")})
 		}
 		e.until("24h")
-		e.fired("1h0m30s 2h 24h")
+		e.fired("1h0m30s 2h 3h 24h")
 	}},
 	{"H follows from the id", "timing: T4.6", func(e *stage) {
 		seen := map[time.Time]bool{}
@@ -214,11 +215,15 @@ var spreadStories = []story{
 
 func TestTheClockChangesAsTheContractSays(t *testing.T) {
 	// Expressions around changes of the clock are previewed: to fire them needs no
-	// further rule. timing: T5.3 T5.4 T5.5
+	// further rule. timing: T5.3 T5.4 T5.5 T5.6 T5.7
 	for _, c := range []struct{ expression, begin, end, want string }{
 		{"30 2 * * *", "2026-03-29T00:00:00Z", "2026-03-30T00:00:00Z", "2026-03-29T01:00:00Z"},
 		{"30 2 * * *", "2026-10-25T00:00:00Z", "2026-10-25T02:00:00Z", "2026-10-25T00:30:00Z"},
 		{"30 * * * *", "2026-10-25T00:00:00Z", "2026-10-25T02:00:00Z", "2026-10-25T00:30:00Z 2026-10-25T01:30:00Z"},
+		{"DTSTART:20260301T023000 RRULE:FREQ=DAILY", "2026-03-29T00:00:00Z", "2026-03-30T00:00:00Z", "2026-03-29T01:00:00Z"},
+		{"DTSTART:20260301T023000 RRULE:FREQ=DAILY", "2026-10-25T00:00:00Z", "2026-10-25T02:00:00Z", "2026-10-25T00:30:00Z"},
+		{"DTSTART:20261025T023000 RRULE:FREQ=HOURLY", "2026-10-25T00:00:00Z", "2026-10-25T02:00:00Z", "2026-10-25T00:30:00Z 2026-10-25T01:30:00Z"},
+		{"DTSTART:20260101T090000 RRULE:FREQ=DAILY;COUNT=3", "2026-01-02T00:00:00Z", "2026-02-01T00:00:00Z", "2026-01-02T08:00:00Z 2026-01-03T08:00:00Z"},
 	} {
 		if got := instants(t, c.expression, c.begin, c.end); got != c.want {
 			t.Errorf("%q from %s: %s, want %s", c.expression, c.begin, got, c.want)

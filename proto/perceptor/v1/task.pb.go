@@ -214,7 +214,8 @@ func (Task_MisfirePolicy) EnumDescriptor() ([]byte, []int) {
 type Cron_Dialect int32
 
 const (
-	// STANDARD, or NAMED when the expression begins with @.
+	// STANDARD, NAMED when the expression begins with @, or RRULE when it
+	// begins with DTSTART, RRULE: or FREQ=.
 	Cron_DIALECT_UNSPECIFIED Cron_Dialect = 0
 	// Five fields, or six with seconds first. The task's id determines H.
 	Cron_STANDARD Cron_Dialect = 1
@@ -223,6 +224,9 @@ const (
 	// @yearly, @monthly, @weekly, @daily, @hourly, and so on. "@every 90m" is
 	// stored and returned as an interval.
 	Cron_NAMED Cron_Dialect = 3
+	// A recurrence rule of RFC 5545 with its start by the clock of time_zone:
+	// "DTSTART:20260105T090000 RRULE:FREQ=WEEKLY;BYDAY=MO".
+	Cron_RRULE Cron_Dialect = 4
 )
 
 // Enum value maps for Cron_Dialect.
@@ -232,12 +236,14 @@ var (
 		1: "STANDARD",
 		2: "QUARTZ",
 		3: "NAMED",
+		4: "RRULE",
 	}
 	Cron_Dialect_value = map[string]int32{
 		"DIALECT_UNSPECIFIED": 0,
 		"STANDARD":            1,
 		"QUARTZ":              2,
 		"NAMED":               3,
+		"RRULE":               4,
 	}
 )
 
@@ -675,7 +681,7 @@ func (*Task_Interval) isTask_Schedule() {}
 
 func (*Task_Cron) isTask_Schedule() {}
 
-// A schedule given by a cron expression. docs/schedule.md has the dialects and
+// A schedule given by a cron expression or a recurrence rule. docs/schedule.md has the dialects and
 // the rule for daylight-saving time.
 type Cron struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -938,19 +944,20 @@ const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\bFIRE_ALL\x10\x02\x12\b\n" +
 	"\x04SKIP\x10\x03B\n" +
 	"\n" +
-	"\bschedule\"\xd1\x01\n" +
+	"\bschedule\"\xdc\x01\n" +
 	"\x04Cron\x12#\n" +
 	"\n" +
 	"expression\x18\x01 \x01(\tB\x03\xe0A\x02R\n" +
 	"expression\x12 \n" +
 	"\ttime_zone\x18\x02 \x01(\tB\x03\xe0A\x01R\btimeZone\x129\n" +
-	"\adialect\x18\x03 \x01(\x0e2\x1a.perceptor.v1.Cron.DialectB\x03\xe0A\x01R\adialect\"G\n" +
+	"\adialect\x18\x03 \x01(\x0e2\x1a.perceptor.v1.Cron.DialectB\x03\xe0A\x01R\adialect\"R\n" +
 	"\aDialect\x12\x17\n" +
 	"\x13DIALECT_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bSTANDARD\x10\x01\x12\n" +
 	"\n" +
 	"\x06QUARTZ\x10\x02\x12\t\n" +
-	"\x05NAMED\x10\x03\"\x91\x02\n" +
+	"\x05NAMED\x10\x03\x12\t\n" +
+	"\x05RRULE\x10\x04\"\x91\x02\n" +
 	"\vRetryPolicy\x12&\n" +
 	"\fmax_attempts\x18\x01 \x01(\x05B\x03\xe0A\x01R\vmaxAttempts\x12G\n" +
 	"\x0finitial_backoff\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x0einitialBackoff\x12#\n" +
