@@ -56,36 +56,58 @@ func RecallRow(ctx context.Context, tx pgx.Tx, p PackName, r *task.Row) (done bo
 
 // Machines looks for tasks that the near tier does not have. It returns the packed
 // tasks, without their params and not locked, and the tasks that have moved meanwhile,
-// for which the caller must look again.
+// for which the caller must look again. A task that is in neither does not exist.
+//
+// One statement finds the places that may hold a task, a second one reads the packs. In
+// between a task may be recalled or its pack compacted. So each place holds the task until
+// it is read and excluded: a pack that is gone, or whose copy is void by now, excludes
+// nothing.
 func Machines(ctx context.Context, q kernel.Querier, keys []kernel.Key) (machines map[kernel.Key]*task.Machine, moved map[kernel.Key]bool, err error) {
-	machines, moved = map[kernel.Key]*task.Machine{}, map[kernel.Key]bool{}
-	keys = kernel.UniqueKeys(keys)
+	s := search{machines: map[kernel.Key]*task.Machine{}, places: map[kernel.Key]int{}, wanted: map[PackName][]kernel.Key{}}
+	if err := s.findPlaces(ctx, q, kernel.UniqueKeys(keys)); err != nil {
+		return nil, nil, err
+	}
+	if err := s.readPacks(ctx, q); err != nil {
+		return nil, nil, err
+	}
+	moved = map[kernel.Key]bool{}
+	for k, n := range s.places {
+		if n > 0 && s.machines[k] == nil {
+			moved[k] = true
+		}
+	}
+	return s.machines, moved, nil
+}
+
+// search is a look for packed tasks.
+type search struct {
+	machines map[kernel.Key]*task.Machine
+	places   map[kernel.Key]int // how many places may hold the task
+	wanted   map[PackName][]kernel.Key
+}
+
+func (s *search) findPlaces(ctx context.Context, q kernel.Querier, keys []kernel.Key) error {
 	args := kernel.KeyArgs(keys)
 	rows, err := sql.FarWhere.Query(ctx, q, args[:3]...)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	wanted := map[PackName][]kernel.Key{}
 	var n int64
 	var p PackName
-	if _, err := pgx.ForEachRow(rows, []any{&n, &p}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&n, &p}, func() error {
 		k := keys[n-1]
-		moved[k] = true // until a pack is found to hold it
-		if p != 0 {
-			wanted[p] = append(wanted[p], k)
+		s.places[k]++
+		if p != 0 { // else it has left the packs
+			s.wanted[p] = append(s.wanted[p], k)
 		}
 		return nil
-	}); err != nil || len(wanted) == 0 {
-		return machines, moved, err
-	}
-	return machines, moved, readMachinesOf(ctx, q, wanted, machines, moved)
+	})
+	return err
 }
 
-// readMachinesOf decodes packs and puts the wanted tasks that they hold into
-// machines. Tasks that remain in moved were in a pack that is gone.
-func readMachinesOf(ctx context.Context, q kernel.Querier, wanted map[PackName][]kernel.Key, machines map[kernel.Key]*task.Machine, moved map[kernel.Key]bool) error {
-	names := make([]int64, 0, len(wanted))
-	for p := range wanted {
+func (s *search) readPacks(ctx context.Context, q kernel.Querier) error {
+	names := make([]int64, 0, len(s.wanted))
+	for p := range s.wanted {
 		names = append(names, int64(p))
 	}
 	slices.Sort(names)
@@ -94,16 +116,24 @@ func readMachinesOf(ctx context.Context, q kernel.Querier, wanted map[PackName][
 		if err != nil {
 			return err
 		}
-		for _, p := range packs {
-			_, rows, _ := p.Living() // runs in a damaged pack are unknown
-			for _, k := range wanted[p.Pack] {
-				delete(moved, k)
-				at, ok := slices.BinarySearchFunc(rows, k, func(r *task.Row, k kernel.Key) int { return cmp.Compare(r.ID, k.ID) })
-				if ok && rows[at].Tenant == k.Tenant {
-					machines[k] = &task.Machine{Task: rows[at], Was: rows[at].State, Runs: map[int64]*task.Row{}}
-				}
-			}
+		for i := range packs {
+			s.lookInto(&packs[i])
 		}
 	}
 	return nil
+}
+
+// lookInto puts the wanted tasks that a pack holds into machines, and excludes the pack
+// for the others.
+func (s *search) lookInto(p *PackKeys) {
+	_, rows, _ := p.Living() // runs in a damaged pack are unknown
+	for _, k := range s.wanted[p.Pack] {
+		at, ok := slices.BinarySearchFunc(rows, k, func(r *task.Row, k kernel.Key) int { return cmp.Compare(r.ID, k.ID) })
+		switch {
+		case ok && rows[at].Tenant == k.Tenant:
+			s.machines[k] = &task.Machine{Task: rows[at], Was: rows[at].State, Runs: map[int64]*task.Row{}}
+		case !slices.Contains(p.Void, int64(k.ID)):
+			s.places[k]--
+		}
+	}
 }
