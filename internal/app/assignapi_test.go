@@ -62,7 +62,7 @@ func TestTheAPIShowsAndChangesTheAssignment(t *testing.T) {
 			if err != nil || time.Now().After(deadline) {
 				t.Fatalf("waited for %q: %v, %v", want, got, err)
 			}
-			if len(got.Members) == 1 && got.Members[0].Held == want {
+			if len(got.Members) == 1 && got.Members[0].Held == want && currentItems(got) == want {
 				return got
 			}
 		}
@@ -91,4 +91,16 @@ func TestTheAPIShowsAndChangesTheAssignment(t *testing.T) {
 	if got = holds(""); !got.Members[0].Barred || got.Strategy.PausedItems != "" {
 		t.Errorf("drained: %v", got)
 	}
+}
+
+// currentItems lists the items that have a current owner. Members and items are read one
+// after the other, so while items move they may disagree.
+func currentItems(a *perceptorv1.Assignment) string {
+	var items []int
+	for _, i := range a.Items {
+		if len(i.Current) > 0 {
+			items = append(items, int(i.Item))
+		}
+	}
+	return assign.FormatItems(items)
 }
