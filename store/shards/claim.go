@@ -238,6 +238,9 @@ func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
 			return n, err
 		}
 		n++
+		// The clock of the admission is that of an earlier statement, and in between the claim may
+		// have waited for a lock.
+		c.Now = max(c.Now, task.Instant(r.now))
 		c.read = int(r.read)
 		if c.FlowRows != nil {
 			if i := c.flowOf(r.tenant, r.kind); i >= 0 {
