@@ -306,7 +306,7 @@ func TestTaskComesBackAsItWasGiven(t *testing.T) {
 	for name, want := range map[string]Task{
 		"everything": {
 			Kind: "k", Type: Blocking, Begin: at, End: at.Add(time.Hour), Interval: time.Minute, MaxCount: 9,
-			Params: map[string]string{"a": "b"}, AckTimeout: time.Second, GiveUpAfter: time.Hour, StopOnFailure: true, Retention: time.Hour,
+			Params: map[string]string{"a": "b"}, AckTimeout: time.Second, GiveUpAfter: time.Hour, StopOnFailure: true, Retention: time.Hour, Overlap: AllowOverlap,
 			Retry: RetryPolicy{MaxAttempts: 3, InitialBackoff: time.Second, Multiplier: 1.5, MaxBackoff: time.Minute, Jitter: 0.5},
 		},
 		"nothing":       {Kind: "k", Type: OneShot},

@@ -83,6 +83,9 @@ type Task struct {
 	// MisfireGrace is how late an instant may fire under SkipMissed. Default
 	// (0): 1 min. NoGrace: it must not be late.
 	MisfireGrace time.Duration
+	// Overlap says what happens to instants of a NonBlocking task that come while an earlier
+	// run is open. Default AllowOverlap. The others do not go with FireAll.
+	Overlap Overlap
 	// MisfireLimit is the maximum number of missed instants that FireAll fires;
 	// it fires the newest. Default (0): 1000.
 	MisfireLimit int
@@ -154,6 +157,20 @@ const (
 	FireAll Misfire = 2
 	// SkipMissed does not fire an instant that is late by more than MisfireGrace.
 	SkipMissed Misfire = 3
+)
+
+// Overlap says what happens to an instant of a NonBlocking task that comes while an earlier
+// run of the task is open: claimed or triggered, and without its final result.
+type Overlap int
+
+const (
+	// AllowOverlap fires the instant.
+	AllowOverlap Overlap = 1
+	// SkipOverlap does not fire the instant and counts it as missed.
+	SkipOverlap Overlap = 2
+	// BufferOne lets the first such instant wait until no run is open, and counts later ones
+	// as missed.
+	BufferOne Overlap = 3
 )
 
 // NoGrace as Task.MisfireGrace means that no instant fires late.
@@ -268,6 +285,7 @@ func (t *Task) protoTiming(p *perceptorv1.Task) {
 	}
 	p.MisfirePolicy, p.MisfireLimit = perceptorv1.Task_MisfirePolicy(t.Misfire), int32(min(t.MisfireLimit, 1<<31-1))
 	p.MisfireGrace, p.Spread = protoDuration(t.MisfireGrace), protoDuration(t.Spread)
+	p.Overlap = perceptorv1.Task_Overlap_Policy(t.Overlap)
 	if t.MisfireGrace == NoGrace {
 		p.MisfireGrace = durationpb.New(0)
 	}
@@ -279,6 +297,7 @@ func (t *Task) readTiming(p *perceptorv1.Task) {
 	}
 	t.Misfire, t.MisfireLimit = Misfire(p.GetMisfirePolicy()), int(p.GetMisfireLimit())
 	t.MisfireGrace, t.Spread = p.GetMisfireGrace().AsDuration(), p.GetSpread().AsDuration()
+	t.Overlap = Overlap(p.GetOverlap())
 	if p.GetMisfireGrace() != nil && t.MisfireGrace == 0 {
 		t.MisfireGrace = NoGrace
 	}

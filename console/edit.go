@@ -212,6 +212,11 @@ func (v *view) limitFields(t *perceptorv1.Task) []*field {
 			t.MisfirePolicy = perceptorv1.Task_MisfirePolicy(n)
 			return ok
 		}},
+		{Name: "overlap", Label: "While a run is open", Value: t.Overlap.String(), Kind: "ALLOW,SKIP,BUFFER_ONE", path: "overlap", set: func(_ *view, t *perceptorv1.Task, s string) bool {
+			n, ok := perceptorv1.Task_Overlap_Policy_value[s]
+			t.Overlap = perceptorv1.Task_Overlap_Policy(n)
+			return ok
+		}},
 		{Name: "stop_on_failure", Label: "Ends when a run is given up", Value: strconv.FormatBool(t.StopOnFailure), Kind: "false,true", path: "stop_on_failure", set: func(_ *view, t *perceptorv1.Task, s string) bool {
 			t.StopOnFailure = s == "true"
 			return true

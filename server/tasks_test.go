@@ -31,7 +31,7 @@ func full() *perceptorv1.Task {
 			MaxBackoff: durationpb.New(time.Minute), Jitter: proto.Float64(0),
 		},
 		AckTimeout: durationpb.New(30 * time.Second), GiveUpAfter: durationpb.New(2 * time.Hour),
-		StopOnFailure: true, MisfirePolicy: perceptorv1.Task_FIRE_ONCE, Retention: durationpb.New(0),
+		StopOnFailure: true, MisfirePolicy: perceptorv1.Task_FIRE_ONCE, Overlap: perceptorv1.Task_Overlap_ALLOW, Retention: durationpb.New(0),
 	}
 }
 

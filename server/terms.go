@@ -30,6 +30,7 @@ func (r *reader) terms(t *perceptorv1.Task, tenant *Tenant, limits task.Limits) 
 		Misfire:       task.Misfire(t.MisfirePolicy),
 		CatchUp:       t.MisfireLimit,
 		Grace:         r.millis("misfire_grace", t.MisfireGrace),
+		Overlap:       task.Overlap(t.Overlap),
 		Spread:        r.millis("spread", t.Spread),
 		Tags:          task.SortTags(t.Tags),
 	}
@@ -53,6 +54,7 @@ func setTerms(t *perceptorv1.Task, terms *task.Terms) {
 	t.Retention = durationpb.New(terms.Retention)
 	t.MisfirePolicy = max(perceptorv1.Task_MisfirePolicy(terms.Misfire), perceptorv1.Task_FIRE_ONCE)
 	t.MisfireLimit = terms.CatchUp
+	t.Overlap = max(perceptorv1.Task_Overlap_Policy(terms.Overlap), perceptorv1.Task_Overlap_ALLOW)
 	t.Tags = terms.Tags
 	switch {
 	case terms.Interval > 0:

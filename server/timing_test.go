@@ -82,6 +82,14 @@ func TestTimingComesBackFromGetWithItsDefaults(t *testing.T) {
 				t.Schedule, t.Spread, t.Tags = every(time.Hour), durationpb.New(time.Minute), []string{"a", "b"}
 				t.MisfirePolicy = perceptorv1.Task_FIRE_ONCE
 			}},
+		"an overlap policy": {perceptorv1.Task_NON_BLOCKING,
+			func(t *perceptorv1.Task) {
+				t.Schedule, t.Overlap = every(time.Hour), perceptorv1.Task_Overlap_BUFFER_ONE
+			},
+			func(t *perceptorv1.Task) {
+				t.Schedule, t.Overlap = every(time.Hour), perceptorv1.Task_Overlap_BUFFER_ONE
+				t.MisfirePolicy = perceptorv1.Task_FIRE_ONCE
+			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var added perceptorv1.AddTaskResponse
@@ -93,9 +101,11 @@ func TestTimingComesBackFromGetWithItsDefaults(t *testing.T) {
 				t.Fatal(a.message)
 			}
 			got.MaxCount = 0
-			if want := timed(c.typ, c.want); !bytes.Equal(bodyOf(want), bodyOf(&perceptorv1.Task{
+			want := timed(c.typ, c.want)
+			want.Overlap = max(want.Overlap, perceptorv1.Task_Overlap_ALLOW)
+			if !bytes.Equal(bodyOf(want), bodyOf(&perceptorv1.Task{
 				Kind: got.Kind, Type: got.Type, BeginTime: got.BeginTime, Schedule: got.Schedule, MisfirePolicy: got.MisfirePolicy,
-				MisfireGrace: got.MisfireGrace, MisfireLimit: got.MisfireLimit, Spread: got.Spread, Tags: got.Tags,
+				MisfireGrace: got.MisfireGrace, MisfireLimit: got.MisfireLimit, Spread: got.Spread, Tags: got.Tags, Overlap: got.Overlap,
 			})) {
 				t.Errorf("want %v\ngot %v", want, &got)
 			}

@@ -48,8 +48,14 @@ func (m *Machine) fire(now Instant) *Publication {
 func (m *Machine) fireGrid(now Instant) *Publication {
 	t := m.Task
 	m.releaseSilent(now, now)
+	from, buffered := t.ScheduledAt, t.buffered()
 	missed, ok := m.dropMissed(now)
 	if !ok {
+		return nil
+	}
+	if t.Overlapped() {
+		m.noteSkipped(from, missed)
+		m.holdBack(now)
 		return nil
 	}
 	m.detachOldRuns(now)
@@ -67,7 +73,7 @@ func (m *Machine) fireGrid(now Instant) *Publication {
 		if t.DueAt = now.Add(t.AckTimeout); t.OpenRuns != 1 {
 			t.DueAt = t.silentAt()
 		}
-	case next <= now && t.misfire() != FireOnce:
+	case next <= now && t.misfire() != FireOnce && t.Overlap == 0:
 		t.DueAt = now.Add(m.catchUpInterval())
 	default:
 		// A claim leaves no row due. So a row that is still due after the step of
@@ -78,7 +84,11 @@ func (m *Machine) fireGrid(now Instant) *Publication {
 		}
 	}
 	t.markChanged()
-	return t.publication(t.Seq, at, 1, missed+passed, now)
+	p := t.publication(t.Seq, at, 1, missed+passed, now)
+	if buffered {
+		p.Misfire = ByOverlap
+	}
+	return p
 }
 
 // misfireAt returns the instant against which instants count as missed: now, minus the

@@ -59,6 +59,9 @@ func (m *Machine) Edit(e *Edit, now Instant) error {
 	if err := m.reschedule(e, n, now); err != nil {
 		return err
 	}
+	if n.Overlap != t.Overlap && n.State == Scheduled && !n.Paused {
+		n.DueAt = max(n.ScheduledAt, now) // the next claim applies the new policy
+	}
 	n.Version++
 	moved := t.DueAt != n.DueAt
 	*t = *n

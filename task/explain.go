@@ -113,6 +113,9 @@ func (m *Machine) Explain(c *Circumstances) []Reason {
 
 func (r *Row) notDue(c *Circumstances) Reason {
 	text := fmt.Sprintf("run %d is scheduled at %s", r.Seq+1, r.ScheduledAt)
+	if r.Overlap == OverlapSkip && r.Overlapped() {
+		text += "; it does not fire if a run is open then, because overlap is SKIP"
+	}
 	return Reason{Why: WhyNotDue, At: r.ScheduledAt, Seq: r.Seq + 1, Text: text}
 }
 
@@ -127,6 +130,9 @@ func (r *Row) waiting(c *Circumstances) []Reason {
 		return []Reason{r.notDue(c), {Why: WhyFar, At: r.ScheduledAt, Text: "it is due beyond the horizon, waits in a pack, and becomes a row before it is due"}}
 	case r.ScheduledAt > c.Now:
 		return []Reason{r.notDue(c)}
+	case r.DueAt > c.Now && r.Overlapped():
+		return []Reason{{Why: WhyWaitingForResult, Since: r.ScheduledAt, Seq: seq,
+			Text: fmt.Sprintf("run %d of %s fires when no run is open, because overlap is %s", seq, r.ScheduledAt, r.Overlap)}}
 	case r.DueAt > c.Now && c.Broken != 0:
 		return []Reason{{Why: WhyTopicBroken, At: r.DueAt, Since: c.Broken, Seq: seq,
 			Text: fmt.Sprintf("Kafka does not accept records of the tenant's topic; run %d is tried again at %s", seq, r.DueAt)}}

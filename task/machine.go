@@ -100,7 +100,7 @@ func (m *Machine) giveUpRun(r *Row, reason DeadReason, message string, now Insta
 	case t.Type == Blocking:
 		m.scheduleNext(now)
 	default:
-		m.finishIfDone()
+		m.closed(now)
 	}
 }
 
@@ -190,7 +190,7 @@ func (m *Machine) Resume(now Instant) {
 		return
 	}
 	from := t.ScheduledAt
-	if n, ok := m.dropMissed(now); ok && n > 0 {
-		m.Skipped = append(m.Skipped, Skipped{Seq: t.Seq + 1, From: from, N: n})
+	if n, ok := m.dropMissed(now); ok {
+		m.noteSkipped(from, n)
 	}
 }

@@ -19,7 +19,8 @@ import (
 //	SKIP         the first within the grace          the first after it within the grace
 //
 // All other instants that have passed are counted in Missed. A BLOCKING task has only
-// its stored instant until the run has its result, so FIRE_ALL is FIRE_ONCE for it.
+// its stored instant until the run has its result, so FIRE_ALL is FIRE_ONCE for it. A task
+// with an overlap policy never catches up: what is next is as under FIRE_ONCE (overlap.go).
 
 // Skipped are instants that passed without a claim.
 type Skipped struct {
@@ -28,13 +29,16 @@ type Skipped struct {
 	// From is the first instant.
 	From Instant
 	N    int64
+	// Overlap is true if the overlap policy has skipped them, and not the misfire policy.
+	Overlap bool
 }
 
 // MissedCounts count instants that passed without firing, by tenant, type and the policy
 // that was applied. The zero value counts none.
 type MissedCounts map[MissedBy]int64
 
-// MissedBy is the key of [MissedCounts].
+// MissedBy is the key of [MissedCounts]. Policy is [ByOverlap] for instants that the overlap
+// policy has skipped.
 type MissedBy struct {
 	Tenant int32
 	Type   Type
@@ -150,10 +154,10 @@ func (r *Row) catchUp() int32 {
 func (r *Row) nextRun(at, now Instant) (next Instant, missed int64) {
 	x := at
 	if r.MaxCount == 0 || r.Seq < r.MaxCount {
-		switch r.misfire() {
-		case FireOnce:
+		switch misfire := r.misfire(); {
+		case misfire == FireOnce || r.Overlap != 0:
 			x = now - 1
-		case Skip:
+		case misfire == Skip:
 			x = now.Add(-r.Grace) - 1
 		}
 	}
@@ -204,8 +208,15 @@ func (m *Machine) dropMissed(now Instant) (missed int64, ok bool) {
 	if m.claimable(now) {
 		return n, true
 	}
-	m.Skipped = append(m.Skipped, Skipped{Seq: t.Seq + 1, From: from, N: n})
+	m.noteSkipped(from, n)
 	return 0, false
+}
+
+// noteSkipped adds n instants, the first of which is from, to Skipped.
+func (m *Machine) noteSkipped(from Instant, n int64) {
+	if n > 0 {
+		m.Skipped = append(m.Skipped, Skipped{Seq: m.Task.Seq + 1, From: from, N: n})
+	}
 }
 
 // claimable reports whether the instant of a SCHEDULED task has come. If not, it makes

@@ -162,7 +162,7 @@ func (m *Machine) continueAfter(res Report, now Instant) {
 		if res.Next != Never {
 			m.moveGrid(max(res.Next, now), now)
 		}
-		m.finishIfDone()
+		m.closed(now)
 	}
 }
 
@@ -199,5 +199,5 @@ func (m *Machine) passOver(at, next, now Instant) {
 		n += t.countInstants(at, last)
 	}
 	t.Missed += n
-	m.Skipped = append(m.Skipped, Skipped{Seq: t.Seq + 1, From: at, N: n})
+	m.noteSkipped(at, n)
 }

@@ -89,7 +89,8 @@ type Publication struct {
 	// Trace is the trace context of the span that published the delivery, in the format of
 	// W3C. Empty: the delivery is not traced. The store does not have it.
 	Trace string
-	// Misfire is the policy that applies to the task. 0 means not known, as in a record.
+	// Misfire is the policy that applies to the task, or [ByOverlap] if its overlap policy has
+	// skipped the instants in Missed. 0 means not known, as in a record.
 	Misfire Misfire
 }
 

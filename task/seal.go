@@ -47,6 +47,7 @@ func (s *sealed) fields(t *Terms, o *Origin) {
 	s.duration(16, &t.Retry.MaxBackoff, DefaultMaxBackoff)
 	s.hundredths(17, &t.Retry.Jitter, DefaultJitter)
 	s.flag(18, &t.StopOnFailure)
+	t.Overlap = Overlap(s.number(19, int64(t.Overlap), 0, math.MaxInt16))
 }
 
 func (s *sealed) cron(c **Cron) {

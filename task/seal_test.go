@@ -26,6 +26,7 @@ func drawSealed(t *rapid.T) (task.Terms, task.Origin) {
 			Jitter:         float64(rapid.IntRange(0, 100).Draw(t, "jitter")) / 100,
 		},
 		StopOnFailure: rapid.Bool().Draw(t, "stop"),
+		Overlap:       rapid.SampledFrom([]task.Overlap{0, task.OverlapSkip, task.OverlapBufferOne}).Draw(t, "overlap"),
 	}
 	origin := task.Origin{Key: rapid.StringN(0, 20, 80).Draw(t, "key"), TraceParent: rapid.StringN(0, 20, 80).Draw(t, "trace")}
 	if rapid.Bool().Draw(t, "cron") {

@@ -47,6 +47,7 @@ func (s *Spec) Validate(l Limits) []Fault {
 	s.checkDelivery(v, l)
 	v.params(s.Params, l.ParamsBytes)
 	s.checkMisfire(v)
+	s.checkOverlap(v)
 	s.checkSpread(v)
 	s.checkTags(v)
 	return v.list
@@ -131,6 +132,9 @@ func (s *Spec) setDefaults() {
 	}
 	if s.Misfire == FireOnce {
 		s.Misfire = 0
+	}
+	if s.Overlap == OverlapAllow {
+		s.Overlap = 0
 	}
 	if s.Misfire == FireAll {
 		setZero(&s.CatchUp, DefaultCatchUp)
@@ -217,6 +221,17 @@ func (s *Spec) checkMisfire(v *faults) {
 		v.add("misfire_limit", "%d is not between 1 and %d", s.CatchUp, MaxCatchUp)
 	case s.Misfire != FireAll && s.CatchUp != 0:
 		v.add("misfire_limit", "%d: only FIRE_ALL has a limit, not %s", s.CatchUp, s.Misfire)
+	}
+}
+
+func (s *Spec) checkOverlap(v *faults) {
+	switch {
+	case s.Overlap < 0 || s.Overlap > OverlapBufferOne:
+		v.add("overlap", "%d is not one of ALLOW, SKIP, BUFFER_ONE", int16(s.Overlap))
+	case s.Overlap != 0 && s.Type != NonBlocking:
+		v.add("overlap", "%s: only runs of a NON_BLOCKING task overlap, not those of %s", s.Overlap, s.Type)
+	case s.Overlap != 0 && s.Misfire == FireAll:
+		v.add("overlap", "%s: the misfire_policy FIRE_ALL fires all missed instants, also while runs are open; use FIRE_ONCE or SKIP with it", s.Overlap)
 	}
 }
 

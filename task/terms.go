@@ -40,6 +40,9 @@ type Terms struct {
 	CatchUp int32
 	// Grace is the most lateness at which an instant still fires under Skip.
 	Grace time.Duration
+	// Overlap is the policy for instants that come while an earlier run is open. 0 means
+	// OverlapAllow.
+	Overlap Overlap
 	// Spread is the window over which the instants of like tasks are distributed. Each
 	// instant of this task is later by the same part of the window, which its id
 	// determines.
@@ -123,6 +126,8 @@ const (
 	FireOnce Misfire = 1 // the stored instant fires late, then the first one after now
 	FireAll  Misfire = 2 // each instant fires, one after the other
 	Skip     Misfire = 3 // instants older than the grace do not fire
+	// ByOverlap is for [MissedBy] only: the overlap policy has skipped the instants.
+	ByOverlap Misfire = -1
 )
 
 // String returns the policy's name as it is in the API.
@@ -134,6 +139,8 @@ func (m Misfire) String() string {
 		return "FIRE_ALL"
 	case Skip:
 		return "SKIP"
+	case ByOverlap:
+		return "OVERLAP"
 	}
 	return fmt.Sprintf("Misfire(%d)", int16(m))
 }
@@ -148,9 +155,9 @@ type Calendar interface {
 }
 
 // Modeled reports whether only package task can claim the task's runs. SQL knows only
-// intervals up to MaxBitGap under FireOnce.
+// intervals up to MaxBitGap under FireOnce and OverlapAllow.
 func (t *Terms) Modeled() bool {
-	return t.Cron != nil || t.Misfire > FireOnce || t.Interval > MaxBitGap || t.Damaged != ""
+	return t.Cron != nil || t.Misfire > FireOnce || t.Overlap > OverlapAllow || t.Interval > MaxBitGap || t.Damaged != ""
 }
 
 // MisfirePolicy returns the policy that applies to a task of the type.

@@ -65,7 +65,7 @@ var flagFields = map[string]string{
 	"multiplier": "retry_policy.multiplier", "jitter": "retry_policy.jitter",
 	"initial-backoff": "retry_policy.initial_backoff", "max-backoff": "retry_policy.max_backoff", "tag": "tags",
 	"cron": "cron.expression,cron.dialect", "tz": "cron.time_zone", "dialect": "cron.dialect", "misfire": "misfire_policy", "misfire-grace": "misfire_grace",
-	"misfire-limit": "misfire_limit", "spread": "spread",
+	"misfire-limit": "misfire_limit", "overlap": "overlap", "spread": "spread",
 }
 
 // read returns the task that was asked for.
@@ -162,6 +162,7 @@ func taskDetails(x *perceptorv1.Task) *table {
 	t.add("end", timeCell(x.EndTime))
 	t.add("schedule", scheduleCell(x))
 	t.add("misfire", misfireCell(x))
+	t.add("overlap", overlapCell(x))
 	t.add("spread", durationCell(x.Spread))
 	t.add("runs", runsCell(x))
 	t.add("version", strconv.Itoa(int(x.Version)))
@@ -196,6 +197,13 @@ func misfireCell(x *perceptorv1.Task) string {
 		return fmt.Sprintf("FIRE_ALL, at most %d", x.MisfireLimit)
 	}
 	return x.MisfirePolicy.String()
+}
+
+func overlapCell(x *perceptorv1.Task) string {
+	if x.Type != perceptorv1.Task_NON_BLOCKING {
+		return "-"
+	}
+	return x.Overlap.String()
 }
 
 func retryCell(p *perceptorv1.RetryPolicy) string {

@@ -15,18 +15,19 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// timingFlags are the flags of a task's cron schedule, of its misfire policy and
-// its spread.
+// timingFlags are the flags of a task's cron schedule, of its misfire and overlap
+// policies and its spread.
 type timingFlags struct {
-	cron, zone, dialect, misfire string
-	grace, spread                time.Duration
-	limit                        int32
+	cron, zone, dialect, misfire, overlap string
+	grace, spread                         time.Duration
+	limit                                 int32
 }
 
-// The values of --dialect and of --misfire.
+// The values of --dialect, of --misfire and of --overlap.
 var (
 	dialects = []string{"standard", "quartz", "named", "rrule"}
 	misfires = []string{"fire-once", "fire-all", "skip"}
+	overlaps = []string{"allow", "skip", "buffer-one"}
 )
 
 func (t *timingFlags) flags(cmd *cobra.Command) {
@@ -37,9 +38,11 @@ func (t *timingFlags) flags(cmd *cobra.Command) {
 	f.StringVar(&t.misfire, "misfire", "", "misfire policy: fire-once, fire-all or skip (default fire-once)")
 	duration.Var(f, &t.grace, "misfire-grace", 0, "how late an instant may fire with --misfire skip (default 1m)")
 	f.Int32Var(&t.limit, "misfire-limit", 0, "most missed instants that fire with --misfire fire-all (default 1000)")
+	f.StringVar(&t.overlap, "overlap", "", "what an instant of a non-blocking task does while an earlier run is open: allow, skip or buffer-one (default allow)")
 	duration.Var(f, &t.spread, "spread", 0, "window over which the instants of like tasks are distributed (default none)")
 	completes(cmd, "dialect", dialects...)
 	completes(cmd, "misfire", misfires...)
+	completes(cmd, "overlap", overlaps...)
 }
 
 // read puts the flags that were given into a task. An update may be of the time zone
@@ -66,6 +69,11 @@ func (t *timingFlags) read(f *pflag.FlagSet, out *perceptorv1.Task, update bool)
 	if f.Changed("misfire-grace") {
 		out.MisfireGrace = durationpb.New(t.grace)
 	}
+	overlap, ok := perceptorv1.Task_Overlap_Policy_value[enumWord(t.overlap)]
+	if t.overlap != "" && (!ok || overlap == 0) {
+		return cli.Usagef("--overlap: %q is not one of %s", t.overlap, strings.Join(overlaps, ", "))
+	}
+	out.Overlap = perceptorv1.Task_Overlap_Policy(overlap)
 	out.Spread = orDefault(t.spread)
 	return nil
 }

@@ -36,6 +36,13 @@ var mutations = []mutation{
 		pkg: "./store/shards", tests: "TestResultOfAnOldRun",
 	},
 	{
+		name: "report-beside-an-instant-that-waits",
+		in:   "store/shards", statement: "row_of_result",
+		old: "coalesce(t.due_at = t.scheduled_at, true)",
+		new: "true",
+		pkg: "./store/shards", tests: "TestAnInstantWaitsForTheOpenRun",
+	},
+	{
 		name: "report-without-holder-and-attempt",
 		in:   "store/shards", statement: "row_of_result",
 		old: "t.attempt = u.attempt AND t.out AND t.holder = u.holder",

@@ -52,7 +52,7 @@ func NewAPI(r prometheus.Registerer) *API {
 // missed returns the counter of missed instants. An API and a dispatcher in one
 // process share it.
 func missed(r prometheus.Registerer) *prometheus.CounterVec {
-	return shared(r, counters("instants_missed_total", "Scheduled instants that passed without firing; policy is FIRE_ONCE, FIRE_ALL or SKIP.", "tenant", "type", "policy"))
+	return shared(r, counters("instants_missed_total", "Scheduled instants that passed without firing; policy is FIRE_ONCE, FIRE_ALL, SKIP, or OVERLAP for those that an open run has kept from firing.", "tenant", "type", "policy"))
 }
 
 // shared registers a counter, or returns the one that was registered before.

@@ -325,6 +325,10 @@ func (c *claiming) decideRows(ctx context.Context, tx pgx.Tx, b *pgx.Batch) erro
 		if !transition.Living(machine) || (k.Run != 0 && machine.Runs[k.Run] == nil) {
 			continue
 		}
+		if k.Run == 0 && machine.Task.Overlapped() && machine.Task.DueAt > c.Now {
+			c.leave(machine.Task)
+			continue
+		}
 		touched.Add(machine)
 		machine.WaitingSince = c.waitingSince(k.Tenant, machine.Task.Kind)
 		if p := machine.Due(k.Run, c.dueInstant(machine, k.Run)); p != nil {
@@ -344,6 +348,15 @@ func (c *claiming) decideRows(ctx context.Context, tx pgx.Tx, b *pgx.Batch) erro
 	}
 	c.Next = min(c.Next, transition.QueueClaimed(b, touched.Machines, c.Now, c.effects))
 	return nil
+}
+
+// leave leaves a row as it is until it is due. The planner of the dispatcher sees that a row
+// is missing, and a peek tells it which.
+func (c *claiming) leave(r *task.Row) {
+	c.Rows--
+	if i := c.flowOf(r.Tenant, r.Kind); c.FlowRows != nil && i >= 0 {
+		c.FlowRows[i]--
+	}
 }
 
 // dueInstant returns the instant of the step for a claimed row. A row that was claimed

@@ -147,6 +147,9 @@ func (m *model) claim(now task.Instant, ahead time.Duration) []task.Publication 
 			if machine == nil || machine.Task.Change == task.Removed || (k.Run != 0 && machine.Runs[k.Run].Change == task.Removed) {
 				continue
 			}
+			if k.Run == 0 && machine.Task.DueAt > now && machine.Task.Overlapped() {
+				continue // the run may be closed before the instant comes
+			}
 			if p := machine.Due(k.Run, max(now, m.rows()[k].DueAt)); p != nil {
 				p.ClaimedAt = max(now, p.ScheduledAt)
 				out = append(out, *p)
@@ -282,6 +285,9 @@ func (h *sideBySide) addTask() {
 	h.ids = append(h.ids, id)
 }
 
+// overlaps are the overlap policies of drawn tasks.
+var overlaps = []task.Overlap{0, 0, task.OverlapSkip, task.OverlapBufferOne}
+
 // drawTiming draws when the task's instants are, and what happens to missed ones.
 func (h *sideBySide) drawTiming(s *task.Spec) {
 	s.Tags = rapid.SampledFrom([][]string{nil, nil, {"a"}, {"a", "b"}}).Draw(h.rt, "tags")
@@ -298,6 +304,9 @@ func (h *sideBySide) drawTiming(s *task.Spec) {
 		s.CatchUp = int32(rapid.SampledFrom([]int{1, 3, 1000}).Draw(h.rt, "catch up"))
 	case task.Skip:
 		s.Grace = rapid.SampledFrom([]time.Duration{0, 800 * time.Millisecond, 5 * time.Second, time.Hour}).Draw(h.rt, "grace")
+	}
+	if s.Type == task.NonBlocking && s.Misfire != task.FireAll {
+		s.Overlap = rapid.SampledFrom(overlaps).Draw(h.rt, "overlap")
 	}
 }
 
@@ -485,7 +494,7 @@ func (h *sideBySide) updateBoth(k *task.Machine) {
 		return time.Duration(rapid.IntRange(low, high).Draw(h.rt, name)) * time.Second
 	}
 	for range rapid.IntRange(0, 3).Draw(h.rt, "changes") {
-		switch rapid.IntRange(0, 7).Draw(h.rt, "change") {
+		switch rapid.IntRange(0, 8).Draw(h.rt, "change") {
 		case 0:
 			if s.Type != task.OneShot {
 				s.Interval = sec("new interval", 1, 9)
@@ -508,6 +517,8 @@ func (h *sideBySide) updateBoth(k *task.Machine) {
 			s.Retention = rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(h.rt, "new retention")
 		case 7:
 			s.Tags = rapid.SampledFrom([][]string{nil, {"edited"}}).Draw(h.rt, "new tags")
+		case 8:
+			s.Overlap = rapid.SampledFrom(overlaps).Draw(h.rt, "new overlap")
 		}
 	}
 	if len(s.Validate(task.Limits{MinInterval: time.Millisecond, MinAckTimeout: time.Millisecond, ParamsBytes: 1 << 14})) > 0 {

@@ -17,6 +17,7 @@ import (
 type naive struct {
 	typ              task.Type
 	policy           task.Misfire
+	overlap          task.Overlap
 	end              int64
 	interval         int64 // 0: by matches
 	matches          []int64
@@ -25,7 +26,8 @@ type naive struct {
 
 	due, next int64 // next: the instant that fires next
 	paused    bool
-	open      bool // BLOCKING: a run is
+	open      bool // BLOCKING: a run is; with overlap, too
+	waits     bool // the next instant was claimed while a run was open
 	ended     bool
 	fired     []int64
 	told      []int64 // how many were missed, as each run's record says
@@ -66,12 +68,12 @@ func (n *naive) behind(now int64) (list []int64) {
 
 // claim is a claim at an instant, which takes what is scheduled some time ahead.
 func (n *naive) claim(now, ahead int64) {
-	if n.ended || n.paused || n.open || n.next >= n.end || (n.max > 0 && int64(len(n.fired)) >= n.max) {
+	if n.ended || n.paused || n.open && n.overlap == 0 || n.next >= n.end || (n.max > 0 && int64(len(n.fired)) >= n.max) {
 		return
 	}
 	switch {
 	case n.due <= now:
-	case n.due <= now+ahead && n.next > now:
+	case n.due <= now+ahead && n.next > now && !n.open:
 		now = n.due
 	default:
 		return
@@ -95,28 +97,43 @@ func (n *naive) claim(now, ahead int64) {
 		n.due = n.next
 		return
 	}
-	n.fired = append(n.fired, n.next)
+	if n.open {
+		n.holdBack(now)
+		return
+	}
+	n.fired, n.waits, n.open = append(n.fired, n.next), false, n.overlap != 0
 	last := n.max > 0 && int64(len(n.fired)) >= n.max
 	if n.typ != task.NonBlocking {
 		n.open, n.told = true, append(n.told, n.missed-before)
 		return
 	}
 	n.next = n.after(n.next, n.next)
-	for n.policy == task.FireOnce && n.next < now && n.next < n.end && !last {
+	for (n.policy == task.FireOnce || n.overlap != 0) && n.next < now && n.next < n.end && !last {
 		n.drop()
 	}
 	n.told = append(n.told, n.missed-before)
 	n.due = max(n.next, now+1)
-	if n.next <= now {
+	if n.next <= now && n.overlap == 0 {
 		n.due = now + n.pace
 	}
 	n.ended = last || n.next >= n.end
 }
 
+// holdBack is what happens to an instant that comes while a run is open.
+func (n *naive) holdBack(now int64) {
+	if n.overlap == task.OverlapBufferOne {
+		n.waits, n.due = true, min(n.after(n.next, now), now+86_400_000)
+		return
+	}
+	for n.drop(); n.next < now && n.next < n.end; n.drop() {
+	}
+	n.due, n.ended = max(n.next, now+1), n.next >= n.end
+}
+
 // resumed makes the next instant due, at once if it has passed, but what catches up
 // keeps its distance; if Skip leaves nothing to claim, it drops what is too old at once.
 func (n *naive) resumed(now int64) {
-	if n.paused || n.ended || n.open {
+	if n.paused || n.ended || n.open && n.overlap == 0 {
 		return
 	}
 	first := n.next
@@ -145,6 +162,9 @@ func (n *naive) succeed(now, next int64) {
 	}
 	switch {
 	case n.typ == task.NonBlocking && next == 0:
+		if n.waits {
+			n.due = now
+		}
 		return
 	case next != 0:
 		next = max(next, now)
@@ -186,9 +206,13 @@ var naiveCrons = map[string]func(h, m, s int) bool{
 
 // drawNaive draws a task for the store and for the model. The model's instants
 // follow from the id, and are set by begin.
-func drawNaive(rt *rapid.T, b *bundle) (task.Spec, *naive) {
+func drawNaive(rt *rapid.T, b *bundle, overlaps []task.Overlap) (task.Spec, *naive) {
 	n := &naive{pace: task.DefaultCatchUpInterval.Milliseconds(), end: 1 << 62}
-	n.typ = rapid.SampledFrom(task.Types).Draw(rt, "type")
+	types, misfires := task.Types, []task.Misfire{0, task.FireAll, task.Skip}
+	if n.overlap = rapid.SampledFrom(overlaps).Draw(rt, "overlap"); n.overlap != 0 {
+		types, misfires = []task.Type{task.NonBlocking}, []task.Misfire{0, task.Skip}
+	}
+	n.typ = rapid.SampledFrom(types).Draw(rt, "type")
 	spec := b.spec(n.typ, func(s *task.Spec) {
 		s.Begin = b.now.Add(time.Duration(rapid.IntRange(-40_000, 40_000).Draw(rt, "begin")) * time.Millisecond)
 		s.AckTimeout, s.GiveUpAfter, s.Retention = 24*time.Hour, 30*24*time.Hour, 90*24*time.Hour
@@ -207,7 +231,8 @@ func drawNaive(rt *rapid.T, b *bundle) (task.Spec, *naive) {
 		}
 		n.interval, n.max = s.Interval.Milliseconds(), s.MaxCount
 		s.Spread = rapid.SampledFrom([]time.Duration{0, 0, 800 * time.Millisecond}).Draw(rt, "spread")
-		switch s.Misfire = rapid.SampledFrom([]task.Misfire{0, task.FireAll, task.Skip}).Draw(rt, "misfire"); s.Misfire {
+		s.Overlap = n.overlap
+		switch s.Misfire = rapid.SampledFrom(misfires).Draw(rt, "misfire"); s.Misfire {
 		case task.FireAll:
 			n.limit = rapid.SampledFrom([]int{1, 2, 7, 1000}).Draw(rt, "limit")
 			s.CatchUp = int32(n.limit)
@@ -250,13 +275,21 @@ func (n *naive) impossible(now int64) bool {
 }
 
 func TestWhatFiresAndWhatIsMissedIsWhatANaiveModelSays(t *testing.T) {
+	compareWithNaive(t, []task.Overlap{0})
+}
+
+func TestWhatFiresBesideOpenRunsIsWhatANaiveModelSays(t *testing.T) {
+	compareWithNaive(t, []task.Overlap{task.OverlapSkip, task.OverlapBufferOne})
+}
+
+func compareWithNaive(t *testing.T, overlaps []task.Overlap) {
 	var told missedSum
 	b := setup(t, nearOnly, told.collect)
 	rapid.Check(t, func(rt *rapid.T) {
 		b.empty()
 		told.take()
 		b.setClock(1_767_225_600_000 + task.Instant(rapid.IntRange(0, 86_400_000).Draw(rt, "start")))
-		spec, n := drawNaive(rt, b)
+		spec, n := drawNaive(rt, b, overlaps)
 		item := b.tryAdd(spec)[0]
 		if len(item.Faults) > 0 {
 			n.begin(&spec, 0, int64(b.now))
@@ -272,14 +305,33 @@ func TestWhatFiresAndWhatIsMissedIsWhatANaiveModelSays(t *testing.T) {
 			rt.Fatal("taken, though it never fires")
 		}
 		live(rt, b, n, item.ID)
-		policy := n.policy
-		if policy == task.FireAll && n.typ != task.NonBlocking {
-			policy = task.FireOnce
-		}
-		if got := told.take(); got[task.MissedBy{Tenant: b.tenant, Type: n.typ, Policy: policy}] != n.missed || (n.missed == 0) != (len(got) == 0) {
-			rt.Fatalf("told that %v were missed, the model: %d by %s", got, n.missed, policy)
-		}
+		n.checkTold(rt, b.tenant, told.take())
 	})
+}
+
+// checkTold compares the counts of missed instants with those of the model.
+func (n *naive) checkTold(rt *rapid.T, tenant int32, got task.MissedCounts) {
+	policy, counted := n.policy, int64(0)
+	if policy == task.FireAll && n.typ != task.NonBlocking {
+		policy = task.FireOnce
+	}
+	for by, missed := range got {
+		if by.Tenant == tenant && by.Type == n.typ && (by.Policy == policy || by.Policy == task.ByOverlap && n.overlap != 0) {
+			counted += missed
+		}
+	}
+	if counted != n.missed || (n.missed == 0) != (len(got) == 0) {
+		rt.Fatalf("told that %v were missed, the model: %d by %s and %s", got, n.missed, policy, n.overlap)
+	}
+}
+
+// steps are those of a life; the first ones are drawn more often. Runs of tasks with an
+// overlap policy are open for longer.
+func (n *naive) steps() []string {
+	if n.overlap != 0 {
+		return []string{"claim", "outage", "claim", "succeed", "claim", "pause"}
+	}
+	return []string{"outage", "pause", "succeed", "succeed", "claim", "claim", "claim", "claim", "claim", "claim", "claim", "claim"}
 }
 
 // live takes the store and the model through the same outages.
@@ -304,17 +356,17 @@ func live(rt *rapid.T, b *bundle, n *naive, id task.ID) {
 		open = nil
 	}
 	for range rapid.IntRange(1, 40).Draw(rt, "steps") {
-		switch rapid.IntRange(0, 11).Draw(rt, "step") {
-		case 0:
+		switch rapid.SampledFrom(n.steps()).Draw(rt, "step") {
+		case "outage":
 			b.advance(time.Duration(rapid.IntRange(1, 90_000).Draw(rt, "outage")) * time.Millisecond)
-		case 1:
+		case "pause":
 			n.paused = !n.paused
 			pause(rt, b, id, n)
 			n.resumed(int64(b.now))
-		case 2, 3:
+		case "succeed":
 			succeed()
 		default:
-			b.advance(time.Duration(rapid.SampledFrom([]int{0, 1, 99, 100, 350, 1000, 2500}).Draw(rt, "ms")) * time.Millisecond)
+			b.advance(time.Duration(rapid.SampledFrom([]int{0, 1, 99, 100, 350, 1000, 2500, 9000}).Draw(rt, "ms")) * time.Millisecond)
 			form := rapid.SampledFrom([]task.ClaimForm{task.RangeForm, task.CappedForm}).Draw(rt, "form")
 			ahead := time.Duration(rapid.SampledFrom([]int{0, 0, 400}).Draw(rt, "ahead")) * time.Millisecond
 			for _, p := range b.claimAhead(form, ahead).Publications {
@@ -325,7 +377,7 @@ func live(rt *rapid.T, b *bundle, n *naive, id task.ID) {
 				open = append(open, attempt(id, p.Seq, p.Attempt))
 			}
 			n.claim(int64(b.now), ahead.Milliseconds())
-			if n.typ == task.NonBlocking {
+			if n.typ == task.NonBlocking && n.overlap == 0 {
 				succeed()
 			}
 		}

@@ -210,6 +210,64 @@ func (Task_MisfirePolicy) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{0, 2}
 }
 
+// The policies.
+type Task_Overlap_Policy int32
+
+const (
+	// The default: ALLOW.
+	Task_Overlap_POLICY_UNSPECIFIED Task_Overlap_Policy = 0
+	// The instant fires.
+	Task_Overlap_ALLOW Task_Overlap_Policy = 1
+	// The instant does not fire and is counted as missed.
+	Task_Overlap_SKIP Task_Overlap_Policy = 2
+	// The first such instant waits and fires when no run is open. Later ones
+	// are counted as missed.
+	Task_Overlap_BUFFER_ONE Task_Overlap_Policy = 3
+)
+
+// Enum value maps for Task_Overlap_Policy.
+var (
+	Task_Overlap_Policy_name = map[int32]string{
+		0: "POLICY_UNSPECIFIED",
+		1: "ALLOW",
+		2: "SKIP",
+		3: "BUFFER_ONE",
+	}
+	Task_Overlap_Policy_value = map[string]int32{
+		"POLICY_UNSPECIFIED": 0,
+		"ALLOW":              1,
+		"SKIP":               2,
+		"BUFFER_ONE":         3,
+	}
+)
+
+func (x Task_Overlap_Policy) Enum() *Task_Overlap_Policy {
+	p := new(Task_Overlap_Policy)
+	*p = x
+	return p
+}
+
+func (x Task_Overlap_Policy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Task_Overlap_Policy) Descriptor() protoreflect.EnumDescriptor {
+	return file_perceptor_v1_task_proto_enumTypes[3].Descriptor()
+}
+
+func (Task_Overlap_Policy) Type() protoreflect.EnumType {
+	return &file_perceptor_v1_task_proto_enumTypes[3]
+}
+
+func (x Task_Overlap_Policy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Task_Overlap_Policy.Descriptor instead.
+func (Task_Overlap_Policy) EnumDescriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{0, 0, 0}
+}
+
 // The dialect of an expression.
 type Cron_Dialect int32
 
@@ -258,11 +316,11 @@ func (x Cron_Dialect) String() string {
 }
 
 func (Cron_Dialect) Descriptor() protoreflect.EnumDescriptor {
-	return file_perceptor_v1_task_proto_enumTypes[3].Descriptor()
+	return file_perceptor_v1_task_proto_enumTypes[4].Descriptor()
 }
 
 func (Cron_Dialect) Type() protoreflect.EnumType {
-	return &file_perceptor_v1_task_proto_enumTypes[3]
+	return &file_perceptor_v1_task_proto_enumTypes[4]
 }
 
 func (x Cron_Dialect) Number() protoreflect.EnumNumber {
@@ -347,6 +405,11 @@ type Task struct {
 	// Labels to find the task by. At most 16, each of 1 to 64 bytes of UTF-8
 	// without control characters. They are stored sorted, without duplicates.
 	Tags []string `protobuf:"bytes,19,rep,name=tags,proto3" json:"tags,omitempty"`
+	// What happens to an instant that comes while an earlier run is open.
+	// Default: ALLOW. The other policies are for NON_BLOCKING without FIRE_ALL. A
+	// run without a result is open until give_up_after. A trigger fires under
+	// each policy.
+	Overlap Task_Overlap_Policy `protobuf:"varint,34,opt,name=overlap,proto3,enum=perceptor.v1.Task_Overlap_Policy" json:"overlap,omitempty"`
 	// Identifies the task within its tenant as long as it is kept, and at least
 	// for 24 h. Adding the task again with the same body returns the same id;
 	// with another body it answers ALREADY_EXISTS. 1 to 128 printable ASCII
@@ -560,6 +623,13 @@ func (x *Task) GetTags() []string {
 		return x.Tags
 	}
 	return nil
+}
+
+func (x *Task) GetOverlap() Task_Overlap_Policy {
+	if x != nil {
+		return x.Overlap
+	}
+	return Task_Overlap_POLICY_UNSPECIFIED
 }
 
 func (x *Task) GetIdempotencyKey() string {
@@ -878,11 +948,50 @@ func (x *Params) GetEntries() map[string]string {
 	return nil
 }
 
+// What happens to an instant of a NON_BLOCKING task that comes while an
+// earlier run of the task is open: claimed or triggered, and without its
+// final result.
+type Task_Overlap struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Task_Overlap) Reset() {
+	*x = Task_Overlap{}
+	mi := &file_perceptor_v1_task_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Task_Overlap) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Task_Overlap) ProtoMessage() {}
+
+func (x *Task_Overlap) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Task_Overlap.ProtoReflect.Descriptor instead.
+func (*Task_Overlap) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{0, 0}
+}
+
 var File_perceptor_v1_task_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x17perceptor/v1/task.proto\x12\fperceptor.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x0f\n" +
+	"\x17perceptor/v1/task.proto\x12\fperceptor.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd9\x10\n" +
 	"\x04Task\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x03R\x02id\x12\x17\n" +
 	"\x04kind\x18\x02 \x01(\tB\x03\xe0A\x02R\x04kind\x120\n" +
@@ -905,7 +1014,8 @@ const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\rmisfire_grace\x18\x10 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\fmisfireGrace\x12(\n" +
 	"\rmisfire_limit\x18\x11 \x01(\x05B\x03\xe0A\x01R\fmisfireLimit\x126\n" +
 	"\x06spread\x18\x12 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x06spread\x12\x17\n" +
-	"\x04tags\x18\x13 \x03(\tB\x03\xe0A\x01R\x04tags\x12,\n" +
+	"\x04tags\x18\x13 \x03(\tB\x03\xe0A\x01R\x04tags\x12@\n" +
+	"\aoverlap\x18\" \x01(\x0e2!.perceptor.v1.Task.Overlap.PolicyB\x03\xe0A\x01R\aoverlap\x12,\n" +
 	"\x0fidempotency_key\x18\x1f \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\x12 \n" +
 	"\treplay_of\x18  \x01(\tB\x03\xe0A\x03R\breplayOf\x12&\n" +
 	"\ftrace_parent\x18! \x01(\tB\x03\xe0A\x01R\vtraceParent\x123\n" +
@@ -921,7 +1031,14 @@ const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\vcreate_time\x18\x1d \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
 	"createTime\x12@\n" +
 	"\vfinish_time\x18\x1e \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
-	"finishTime\x1a9\n" +
+	"finishTime\x1aP\n" +
+	"\aOverlap\"E\n" +
+	"\x06Policy\x12\x16\n" +
+	"\x12POLICY_UNSPECIFIED\x10\x00\x12\t\n" +
+	"\x05ALLOW\x10\x01\x12\b\n" +
+	"\x04SKIP\x10\x02\x12\x0e\n" +
+	"\n" +
+	"BUFFER_ONE\x10\x03\x1a9\n" +
 	"\vParamsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"J\n" +
@@ -986,50 +1103,53 @@ func file_perceptor_v1_task_proto_rawDescGZIP() []byte {
 	return file_perceptor_v1_task_proto_rawDescData
 }
 
-var file_perceptor_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_perceptor_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_perceptor_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_perceptor_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_perceptor_v1_task_proto_goTypes = []any{
 	(Task_Type)(0),                // 0: perceptor.v1.Task.Type
 	(Task_State)(0),               // 1: perceptor.v1.Task.State
 	(Task_MisfirePolicy)(0),       // 2: perceptor.v1.Task.MisfirePolicy
-	(Cron_Dialect)(0),             // 3: perceptor.v1.Cron.Dialect
-	(*Task)(nil),                  // 4: perceptor.v1.Task
-	(*Cron)(nil),                  // 5: perceptor.v1.Cron
-	(*RetryPolicy)(nil),           // 6: perceptor.v1.RetryPolicy
-	(*Params)(nil),                // 7: perceptor.v1.Params
-	nil,                           // 8: perceptor.v1.Task.ParamsEntry
-	nil,                           // 9: perceptor.v1.Params.EntriesEntry
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(Task_Overlap_Policy)(0),      // 3: perceptor.v1.Task.Overlap.Policy
+	(Cron_Dialect)(0),             // 4: perceptor.v1.Cron.Dialect
+	(*Task)(nil),                  // 5: perceptor.v1.Task
+	(*Cron)(nil),                  // 6: perceptor.v1.Cron
+	(*RetryPolicy)(nil),           // 7: perceptor.v1.RetryPolicy
+	(*Params)(nil),                // 8: perceptor.v1.Params
+	(*Task_Overlap)(nil),          // 9: perceptor.v1.Task.Overlap
+	nil,                           // 10: perceptor.v1.Task.ParamsEntry
+	nil,                           // 11: perceptor.v1.Params.EntriesEntry
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
 }
 var file_perceptor_v1_task_proto_depIdxs = []int32{
 	0,  // 0: perceptor.v1.Task.type:type_name -> perceptor.v1.Task.Type
-	10, // 1: perceptor.v1.Task.begin_time:type_name -> google.protobuf.Timestamp
-	10, // 2: perceptor.v1.Task.end_time:type_name -> google.protobuf.Timestamp
-	11, // 3: perceptor.v1.Task.interval:type_name -> google.protobuf.Duration
-	5,  // 4: perceptor.v1.Task.cron:type_name -> perceptor.v1.Cron
-	8,  // 5: perceptor.v1.Task.params:type_name -> perceptor.v1.Task.ParamsEntry
-	6,  // 6: perceptor.v1.Task.retry_policy:type_name -> perceptor.v1.RetryPolicy
-	11, // 7: perceptor.v1.Task.ack_timeout:type_name -> google.protobuf.Duration
-	11, // 8: perceptor.v1.Task.give_up_after:type_name -> google.protobuf.Duration
+	12, // 1: perceptor.v1.Task.begin_time:type_name -> google.protobuf.Timestamp
+	12, // 2: perceptor.v1.Task.end_time:type_name -> google.protobuf.Timestamp
+	13, // 3: perceptor.v1.Task.interval:type_name -> google.protobuf.Duration
+	6,  // 4: perceptor.v1.Task.cron:type_name -> perceptor.v1.Cron
+	10, // 5: perceptor.v1.Task.params:type_name -> perceptor.v1.Task.ParamsEntry
+	7,  // 6: perceptor.v1.Task.retry_policy:type_name -> perceptor.v1.RetryPolicy
+	13, // 7: perceptor.v1.Task.ack_timeout:type_name -> google.protobuf.Duration
+	13, // 8: perceptor.v1.Task.give_up_after:type_name -> google.protobuf.Duration
 	2,  // 9: perceptor.v1.Task.misfire_policy:type_name -> perceptor.v1.Task.MisfirePolicy
-	11, // 10: perceptor.v1.Task.retention:type_name -> google.protobuf.Duration
-	11, // 11: perceptor.v1.Task.misfire_grace:type_name -> google.protobuf.Duration
-	11, // 12: perceptor.v1.Task.spread:type_name -> google.protobuf.Duration
-	1,  // 13: perceptor.v1.Task.state:type_name -> perceptor.v1.Task.State
-	10, // 14: perceptor.v1.Task.scheduled_time:type_name -> google.protobuf.Timestamp
-	10, // 15: perceptor.v1.Task.due_time:type_name -> google.protobuf.Timestamp
-	10, // 16: perceptor.v1.Task.create_time:type_name -> google.protobuf.Timestamp
-	10, // 17: perceptor.v1.Task.finish_time:type_name -> google.protobuf.Timestamp
-	3,  // 18: perceptor.v1.Cron.dialect:type_name -> perceptor.v1.Cron.Dialect
-	11, // 19: perceptor.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
-	11, // 20: perceptor.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
-	9,  // 21: perceptor.v1.Params.entries:type_name -> perceptor.v1.Params.EntriesEntry
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	13, // 10: perceptor.v1.Task.retention:type_name -> google.protobuf.Duration
+	13, // 11: perceptor.v1.Task.misfire_grace:type_name -> google.protobuf.Duration
+	13, // 12: perceptor.v1.Task.spread:type_name -> google.protobuf.Duration
+	3,  // 13: perceptor.v1.Task.overlap:type_name -> perceptor.v1.Task.Overlap.Policy
+	1,  // 14: perceptor.v1.Task.state:type_name -> perceptor.v1.Task.State
+	12, // 15: perceptor.v1.Task.scheduled_time:type_name -> google.protobuf.Timestamp
+	12, // 16: perceptor.v1.Task.due_time:type_name -> google.protobuf.Timestamp
+	12, // 17: perceptor.v1.Task.create_time:type_name -> google.protobuf.Timestamp
+	12, // 18: perceptor.v1.Task.finish_time:type_name -> google.protobuf.Timestamp
+	4,  // 19: perceptor.v1.Cron.dialect:type_name -> perceptor.v1.Cron.Dialect
+	13, // 20: perceptor.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
+	13, // 21: perceptor.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
+	11, // 22: perceptor.v1.Params.entries:type_name -> perceptor.v1.Params.EntriesEntry
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_task_proto_init() }
@@ -1047,8 +1167,8 @@ func file_perceptor_v1_task_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_task_proto_rawDesc), len(file_perceptor_v1_task_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   6,
+			NumEnums:      5,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

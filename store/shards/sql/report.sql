@@ -10,13 +10,15 @@
 -- The row must contain the open run of the result. For a BLOCKING task only the result of
 -- the current attempt's holder counts; for other types the result of any attempt counts.
 -- Package task decides after triggered runs of BLOCKING tasks, when the next instant comes
--- from a cron expression, and when u.next drops instants of a NON_BLOCKING task that have
--- come, or gives it a next run again.
+-- from a cron expression, when u.next drops instants of a NON_BLOCKING task that have
+-- come, or gives it a next run again, and when an instant may wait until no run is open
+-- (task/overlap.go).
 t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
    AND CASE t.type
        WHEN {{type.NON_BLOCKING}} THEN u.attempt = 1 AND t.seq - u.seq BETWEEN 0 AND 63
                AND t.open_runs & (1::int8 << (t.seq - u.seq)::int4) <> 0
                AND (u.next IS NULL OR u.stop OR (t.state = {{state.SCHEDULED}} AND t.scheduled_at > c.now))
+               AND (NOT t.modeled OR t.state <> {{state.SCHEDULED}} OR coalesce(t.due_at = t.scheduled_at, true))
        ELSE t.state = {{state.RUNNING}} AND t.seq = u.seq AND u.attempt BETWEEN 1 AND t.attempt
         AND (t.type = {{type.ONE_SHOT}} OR (t.attempt = u.attempt AND t.out AND t.holder = u.holder AND t.anchor >= 0
              AND (t.interval_ms IS NOT NULL OR u.next IS NOT NULL OR u.stop))) END

@@ -36,7 +36,11 @@ func (l *Effects) Machine(k *task.Machine) {
 		l.Dead(&k.Dead[i])
 	}
 	for _, s := range k.Skipped {
-		l.Missed.Add(k.Task.Tenant, k.Task.Type, k.Task.MisfirePolicy(k.Task.Type), s.N)
+		policy := k.Task.MisfirePolicy(k.Task.Type)
+		if s.Overlap {
+			policy = task.ByOverlap
+		}
+		l.Missed.Add(k.Task.Tenant, k.Task.Type, policy, s.N)
 		a := task.Attempt{RunID: task.RunID{Task: k.Task.ID, Seq: s.Seq}}
 		l.Note(k.Task.Tenant, a, task.EventSkipped, s.From, fmt.Sprint(s.N), nil)
 	}
