@@ -182,8 +182,8 @@ type Tenant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 63 characters: lower-case letters, digits, and hyphens inside.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The maximum size of a task's params: all keys and values together, in
-	// bytes. 1 to 262,144. Default: 16,384.
+	// The maximum size of a task's params: all keys and values and the payload
+	// together, in bytes. 1 to 262,144. Default: 16,384.
 	MaxParamsBytes int32 `protobuf:"varint,2,opt,name=max_params_bytes,json=maxParamsBytes,proto3" json:"max_params_bytes,omitempty"`
 	// How long finished tasks can be looked up if they have no retention of their
 	// own. 0 to 90 days. Default: 1 h.
@@ -250,8 +250,12 @@ type Tenant struct {
 	// SAMPLED records the success of one in so many runs, which are chosen by
 	// their run_id. 1 to 1,000,000. Default: 100.
 	HistorySample int32 `protobuf:"varint,24,opt,name=history_sample,json=historySample,proto3" json:"history_sample,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Whether the records of tasks with a payload have the payload itself as their
+	// value, for consumers that know only CloudEvents; docs/record-format.md.
+	// Listeners read both forms if their programs know payloads. Default: false.
+	PayloadRecords bool `protobuf:"varint,25,opt,name=payload_records,json=payloadRecords,proto3" json:"payload_records,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Tenant) Reset() {
@@ -450,6 +454,13 @@ func (x *Tenant) GetHistorySample() int32 {
 		return x.HistorySample
 	}
 	return 0
+}
+
+func (x *Tenant) GetPayloadRecords() bool {
+	if x != nil {
+		return x.PayloadRecords
+	}
+	return false
 }
 
 // What a tenant uses of one quota.
@@ -743,7 +754,7 @@ type UpdateTenantRequest struct {
 	// The fields to change: max_params_bytes, default_retention, history,
 	// history_slow_after, history_sample,
 	// dispatch_rate, dispatch_burst, weight, add_rate, max_backlog, paused,
-	// paused_kinds, kind_caps.
+	// paused_kinds, kind_caps, payload_records.
 	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,3,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1678,7 +1689,7 @@ var File_perceptor_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
-	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xca\t\n" +
+	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\t\n" +
 	"\x06Tenant\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x12-\n" +
 	"\x10max_params_bytes\x18\x02 \x01(\x05B\x03\xe0A\x01R\x0emaxParamsBytes\x12K\n" +
@@ -1707,7 +1718,8 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\x0fmax_connections\x18\x15 \x01(\x05B\x03\xe0A\x01R\x0emaxConnections\x128\n" +
 	"\tquota_use\x18\x16 \x03(\v2\x16.perceptor.v1.QuotaUseB\x03\xe0A\x03R\bquotaUse\x12L\n" +
 	"\x12history_slow_after\x18\x17 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x10historySlowAfter\x12*\n" +
-	"\x0ehistory_sample\x18\x18 \x01(\x05B\x03\xe0A\x01R\rhistorySample\x1a;\n" +
+	"\x0ehistory_sample\x18\x18 \x01(\x05B\x03\xe0A\x01R\rhistorySample\x12,\n" +
+	"\x0fpayload_records\x18\x19 \x01(\bB\x03\xe0A\x01R\x0epayloadRecords\x1a;\n" +
 	"\rKindCapsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"Z\n" +

@@ -121,7 +121,9 @@ type DeadRun struct {
 	// The task's retention, which a replay uses.
 	Retention *durationpb.Duration `protobuf:"bytes,16,opt,name=retention,proto3" json:"retention,omitempty"`
 	// The dead run that this run replayed. Empty: none.
-	ReplayOf      string `protobuf:"bytes,17,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
+	ReplayOf string `protobuf:"bytes,17,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
+	// The payload of the run. Unset: none.
+	Payload       *Payload `protobuf:"bytes,18,opt,name=payload,proto3" json:"payload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -273,6 +275,13 @@ func (x *DeadRun) GetReplayOf() string {
 		return x.ReplayOf
 	}
 	return ""
+}
+
+func (x *DeadRun) GetPayload() *Payload {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
 }
 
 // Selects dead runs. All conditions that are set must hold.
@@ -783,7 +792,7 @@ var File_perceptor_v1_dead_letter_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_dead_letter_service_proto_rawDesc = "" +
 	"\n" +
-	"&perceptor/v1/dead_letter_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17perceptor/v1/task.proto\"\xec\x06\n" +
+	"&perceptor/v1/dead_letter_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17perceptor/v1/task.proto\"\x9d\a\n" +
 	"\aDeadRun\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\x03R\x06taskId\x12\x10\n" +
@@ -803,7 +812,8 @@ const file_perceptor_v1_dead_letter_service_proto_rawDesc = "" +
 	"ackTimeout\x12=\n" +
 	"\rgive_up_after\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\vgiveUpAfter\x127\n" +
 	"\tretention\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12\x1b\n" +
-	"\treplay_of\x18\x11 \x01(\tR\breplayOf\x1a9\n" +
+	"\treplay_of\x18\x11 \x01(\tR\breplayOf\x12/\n" +
+	"\apayload\x18\x12 \x01(\v2\x15.perceptor.v1.PayloadR\apayload\x1a9\n" +
 	"\vParamsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"c\n" +
@@ -885,6 +895,7 @@ var file_perceptor_v1_dead_letter_service_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 	(*RetryPolicy)(nil),           // 13: perceptor.v1.RetryPolicy
 	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*Payload)(nil),               // 15: perceptor.v1.Payload
 }
 var file_perceptor_v1_dead_letter_service_proto_depIdxs = []int32{
 	11, // 0: perceptor.v1.DeadRun.type:type_name -> perceptor.v1.Task.Type
@@ -896,28 +907,29 @@ var file_perceptor_v1_dead_letter_service_proto_depIdxs = []int32{
 	14, // 6: perceptor.v1.DeadRun.ack_timeout:type_name -> google.protobuf.Duration
 	14, // 7: perceptor.v1.DeadRun.give_up_after:type_name -> google.protobuf.Duration
 	14, // 8: perceptor.v1.DeadRun.retention:type_name -> google.protobuf.Duration
-	11, // 9: perceptor.v1.DeadRunFilter.type:type_name -> perceptor.v1.Task.Type
-	0,  // 10: perceptor.v1.DeadRunFilter.reason:type_name -> perceptor.v1.DeadRun.Reason
-	12, // 11: perceptor.v1.DeadRunFilter.died_from:type_name -> google.protobuf.Timestamp
-	12, // 12: perceptor.v1.DeadRunFilter.died_until:type_name -> google.protobuf.Timestamp
-	11, // 13: perceptor.v1.ListDeadRunsRequest.type:type_name -> perceptor.v1.Task.Type
-	0,  // 14: perceptor.v1.ListDeadRunsRequest.reason:type_name -> perceptor.v1.DeadRun.Reason
-	12, // 15: perceptor.v1.ListDeadRunsRequest.died_from:type_name -> google.protobuf.Timestamp
-	12, // 16: perceptor.v1.ListDeadRunsRequest.died_until:type_name -> google.protobuf.Timestamp
-	1,  // 17: perceptor.v1.ListDeadRunsResponse.dead_runs:type_name -> perceptor.v1.DeadRun
-	3,  // 18: perceptor.v1.DeadLetterService.ListDeadRuns:input_type -> perceptor.v1.ListDeadRunsRequest
-	5,  // 19: perceptor.v1.DeadLetterService.GetDeadRun:input_type -> perceptor.v1.GetDeadRunRequest
-	6,  // 20: perceptor.v1.DeadLetterService.ReplayDeadRun:input_type -> perceptor.v1.ReplayDeadRunRequest
-	8,  // 21: perceptor.v1.DeadLetterService.PurgeDeadRun:input_type -> perceptor.v1.PurgeDeadRunRequest
-	4,  // 22: perceptor.v1.DeadLetterService.ListDeadRuns:output_type -> perceptor.v1.ListDeadRunsResponse
-	1,  // 23: perceptor.v1.DeadLetterService.GetDeadRun:output_type -> perceptor.v1.DeadRun
-	7,  // 24: perceptor.v1.DeadLetterService.ReplayDeadRun:output_type -> perceptor.v1.ReplayDeadRunResponse
-	9,  // 25: perceptor.v1.DeadLetterService.PurgeDeadRun:output_type -> perceptor.v1.PurgeDeadRunResponse
-	22, // [22:26] is the sub-list for method output_type
-	18, // [18:22] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	15, // 9: perceptor.v1.DeadRun.payload:type_name -> perceptor.v1.Payload
+	11, // 10: perceptor.v1.DeadRunFilter.type:type_name -> perceptor.v1.Task.Type
+	0,  // 11: perceptor.v1.DeadRunFilter.reason:type_name -> perceptor.v1.DeadRun.Reason
+	12, // 12: perceptor.v1.DeadRunFilter.died_from:type_name -> google.protobuf.Timestamp
+	12, // 13: perceptor.v1.DeadRunFilter.died_until:type_name -> google.protobuf.Timestamp
+	11, // 14: perceptor.v1.ListDeadRunsRequest.type:type_name -> perceptor.v1.Task.Type
+	0,  // 15: perceptor.v1.ListDeadRunsRequest.reason:type_name -> perceptor.v1.DeadRun.Reason
+	12, // 16: perceptor.v1.ListDeadRunsRequest.died_from:type_name -> google.protobuf.Timestamp
+	12, // 17: perceptor.v1.ListDeadRunsRequest.died_until:type_name -> google.protobuf.Timestamp
+	1,  // 18: perceptor.v1.ListDeadRunsResponse.dead_runs:type_name -> perceptor.v1.DeadRun
+	3,  // 19: perceptor.v1.DeadLetterService.ListDeadRuns:input_type -> perceptor.v1.ListDeadRunsRequest
+	5,  // 20: perceptor.v1.DeadLetterService.GetDeadRun:input_type -> perceptor.v1.GetDeadRunRequest
+	6,  // 21: perceptor.v1.DeadLetterService.ReplayDeadRun:input_type -> perceptor.v1.ReplayDeadRunRequest
+	8,  // 22: perceptor.v1.DeadLetterService.PurgeDeadRun:input_type -> perceptor.v1.PurgeDeadRunRequest
+	4,  // 23: perceptor.v1.DeadLetterService.ListDeadRuns:output_type -> perceptor.v1.ListDeadRunsResponse
+	1,  // 24: perceptor.v1.DeadLetterService.GetDeadRun:output_type -> perceptor.v1.DeadRun
+	7,  // 25: perceptor.v1.DeadLetterService.ReplayDeadRun:output_type -> perceptor.v1.ReplayDeadRunResponse
+	9,  // 26: perceptor.v1.DeadLetterService.PurgeDeadRun:output_type -> perceptor.v1.PurgeDeadRunResponse
+	23, // [23:27] is the sub-list for method output_type
+	19, // [19:23] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_dead_letter_service_proto_init() }

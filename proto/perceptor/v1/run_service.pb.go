@@ -333,7 +333,7 @@ type RunTerms struct {
 	Version int32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// The name of the handler.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The task's params.
+	// The task's params and payload.
 	Params        *Params `protobuf:"bytes,3,opt,name=params,proto3" json:"params,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -408,8 +408,8 @@ type RunResult struct {
 	// End the task as COMPLETED with this result, whatever its bounds are. With
 	// FAIL the run is not retried. Not allowed with SNOOZE.
 	Stop bool `protobuf:"varint,5,opt,name=stop,proto3" json:"stop,omitempty"`
-	// Changes to the params of later runs; only with the final result of a run.
-	// The limits of Task.params apply to the outcome.
+	// Changes to the params and the payload of later runs; only with the final
+	// result of a run. The limits of Task.params apply to the outcome.
 	ParamsPatch *ParamsPatch `protobuf:"bytes,6,opt,name=params_patch,json=paramsPatch,proto3" json:"params_patch,omitempty"`
 	// With FAIL only: no further attempt can succeed. The run is dead at once
 	// (reason PERMANENT), whatever attempts are left. Then the same follows as
@@ -699,13 +699,17 @@ func (x *Listener) GetVersion() string {
 	return ""
 }
 
-// Changes to params. Removals are applied before settings.
+// Changes to params and payload. Removals are applied before settings.
 type ParamsPatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Keys to set, with their values.
 	Set map[string]string `protobuf:"bytes,1,rep,name=set,proto3" json:"set,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Keys to remove. Unknown keys are ignored.
-	Remove        []string `protobuf:"bytes,2,rep,name=remove,proto3" json:"remove,omitempty"`
+	Remove []string `protobuf:"bytes,2,rep,name=remove,proto3" json:"remove,omitempty"`
+	// The payload to set. Default: the payload stays.
+	Payload *Payload `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
+	// Remove the payload. Default: false.
+	RemovePayload bool `protobuf:"varint,4,opt,name=remove_payload,json=removePayload,proto3" json:"remove_payload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -752,6 +756,20 @@ func (x *ParamsPatch) GetRemove() []string {
 		return x.Remove
 	}
 	return nil
+}
+
+func (x *ParamsPatch) GetPayload() *Payload {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+func (x *ParamsPatch) GetRemovePayload() bool {
+	if x != nil {
+		return x.RemovePayload
+	}
+	return false
 }
 
 // Request of StartRuns.
@@ -1595,7 +1613,8 @@ type RunRecord struct {
 	PublishTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
 	// The dead run that this run replays, "TASK-SEQ". Empty: none.
 	ReplayOf string `protobuf:"bytes,14,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
-	// The task's params.
+	// The task's params and payload. The header of a payload record has it without
+	// the payload.
 	Params        *Params `protobuf:"bytes,15,opt,name=params,proto3" json:"params,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1789,10 +1808,12 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\bListener\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x01R\x04name\x12\x17\n" +
 	"\x04host\x18\x02 \x01(\tB\x03\xe0A\x01R\x04host\x12\x1d\n" +
-	"\aversion\x18\x03 \x01(\tB\x03\xe0A\x01R\aversion\"\x9d\x01\n" +
+	"\aversion\x18\x03 \x01(\tB\x03\xe0A\x01R\aversion\"\xff\x01\n" +
 	"\vParamsPatch\x129\n" +
 	"\x03set\x18\x01 \x03(\v2\".perceptor.v1.ParamsPatch.SetEntryB\x03\xe0A\x01R\x03set\x12\x1b\n" +
-	"\x06remove\x18\x02 \x03(\tB\x03\xe0A\x01R\x06remove\x1a6\n" +
+	"\x06remove\x18\x02 \x03(\tB\x03\xe0A\x01R\x06remove\x124\n" +
+	"\apayload\x18\x03 \x01(\v2\x15.perceptor.v1.PayloadB\x03\xe0A\x01R\apayload\x12*\n" +
+	"\x0eremove_payload\x18\x04 \x01(\bB\x03\xe0A\x01R\rremovePayload\x1a6\n" +
 	"\bSetEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"g\n" +
@@ -1928,7 +1949,8 @@ var file_perceptor_v1_run_service_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
 	(*Params)(nil),                // 26: perceptor.v1.Params
 	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(Task_Type)(0),                // 28: perceptor.v1.Task.Type
+	(*Payload)(nil),               // 28: perceptor.v1.Payload
+	(Task_Type)(0),                // 29: perceptor.v1.Task.Type
 }
 var file_perceptor_v1_run_service_proto_depIdxs = []int32{
 	0,  // 0: perceptor.v1.RunReply.code:type_name -> perceptor.v1.RunCode
@@ -1942,46 +1964,47 @@ var file_perceptor_v1_run_service_proto_depIdxs = []int32{
 	25, // 8: perceptor.v1.RunResult.redeliver_after:type_name -> google.protobuf.Duration
 	6,  // 9: perceptor.v1.RunResult.times:type_name -> perceptor.v1.AttemptTimes
 	24, // 10: perceptor.v1.ParamsPatch.set:type_name -> perceptor.v1.ParamsPatch.SetEntry
-	2,  // 11: perceptor.v1.StartRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 12: perceptor.v1.StartRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	5,  // 13: perceptor.v1.ReportResultsRequest.results:type_name -> perceptor.v1.RunResult
-	7,  // 14: perceptor.v1.ReportResultsRequest.listener:type_name -> perceptor.v1.Listener
-	3,  // 15: perceptor.v1.ReportResultsResponse.replies:type_name -> perceptor.v1.RunReply
-	2,  // 16: perceptor.v1.HeartbeatRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 17: perceptor.v1.HeartbeatRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	2,  // 18: perceptor.v1.HandBackRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	7,  // 19: perceptor.v1.HandBackRunsRequest.listener:type_name -> perceptor.v1.Listener
-	6,  // 20: perceptor.v1.HandBackRunsRequest.times:type_name -> perceptor.v1.AttemptTimes
-	3,  // 21: perceptor.v1.HandBackRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	2,  // 22: perceptor.v1.CheckRunsRequest.attempts:type_name -> perceptor.v1.Attempt
-	3,  // 23: perceptor.v1.CheckRunsResponse.replies:type_name -> perceptor.v1.RunReply
-	27, // 24: perceptor.v1.Delivery.now:type_name -> google.protobuf.Timestamp
-	21, // 25: perceptor.v1.Delivery.record_keys:type_name -> perceptor.v1.RecordKey
-	22, // 26: perceptor.v1.Delivery.login:type_name -> perceptor.v1.KafkaLogin
-	27, // 27: perceptor.v1.RecordKey.expire_time:type_name -> google.protobuf.Timestamp
-	28, // 28: perceptor.v1.RunRecord.type:type_name -> perceptor.v1.Task.Type
-	27, // 29: perceptor.v1.RunRecord.scheduled_time:type_name -> google.protobuf.Timestamp
-	25, // 30: perceptor.v1.RunRecord.ack_timeout:type_name -> google.protobuf.Duration
-	27, // 31: perceptor.v1.RunRecord.claim_time:type_name -> google.protobuf.Timestamp
-	27, // 32: perceptor.v1.RunRecord.publish_time:type_name -> google.protobuf.Timestamp
-	26, // 33: perceptor.v1.RunRecord.params:type_name -> perceptor.v1.Params
-	9,  // 34: perceptor.v1.RunService.StartRuns:input_type -> perceptor.v1.StartRunsRequest
-	11, // 35: perceptor.v1.RunService.ReportResults:input_type -> perceptor.v1.ReportResultsRequest
-	13, // 36: perceptor.v1.RunService.HeartbeatRuns:input_type -> perceptor.v1.HeartbeatRunsRequest
-	15, // 37: perceptor.v1.RunService.HandBackRuns:input_type -> perceptor.v1.HandBackRunsRequest
-	17, // 38: perceptor.v1.RunService.CheckRuns:input_type -> perceptor.v1.CheckRunsRequest
-	19, // 39: perceptor.v1.RunService.GetDelivery:input_type -> perceptor.v1.GetDeliveryRequest
-	10, // 40: perceptor.v1.RunService.StartRuns:output_type -> perceptor.v1.StartRunsResponse
-	12, // 41: perceptor.v1.RunService.ReportResults:output_type -> perceptor.v1.ReportResultsResponse
-	14, // 42: perceptor.v1.RunService.HeartbeatRuns:output_type -> perceptor.v1.HeartbeatRunsResponse
-	16, // 43: perceptor.v1.RunService.HandBackRuns:output_type -> perceptor.v1.HandBackRunsResponse
-	18, // 44: perceptor.v1.RunService.CheckRuns:output_type -> perceptor.v1.CheckRunsResponse
-	20, // 45: perceptor.v1.RunService.GetDelivery:output_type -> perceptor.v1.Delivery
-	40, // [40:46] is the sub-list for method output_type
-	34, // [34:40] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	28, // 11: perceptor.v1.ParamsPatch.payload:type_name -> perceptor.v1.Payload
+	2,  // 12: perceptor.v1.StartRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 13: perceptor.v1.StartRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	5,  // 14: perceptor.v1.ReportResultsRequest.results:type_name -> perceptor.v1.RunResult
+	7,  // 15: perceptor.v1.ReportResultsRequest.listener:type_name -> perceptor.v1.Listener
+	3,  // 16: perceptor.v1.ReportResultsResponse.replies:type_name -> perceptor.v1.RunReply
+	2,  // 17: perceptor.v1.HeartbeatRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 18: perceptor.v1.HeartbeatRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	2,  // 19: perceptor.v1.HandBackRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	7,  // 20: perceptor.v1.HandBackRunsRequest.listener:type_name -> perceptor.v1.Listener
+	6,  // 21: perceptor.v1.HandBackRunsRequest.times:type_name -> perceptor.v1.AttemptTimes
+	3,  // 22: perceptor.v1.HandBackRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	2,  // 23: perceptor.v1.CheckRunsRequest.attempts:type_name -> perceptor.v1.Attempt
+	3,  // 24: perceptor.v1.CheckRunsResponse.replies:type_name -> perceptor.v1.RunReply
+	27, // 25: perceptor.v1.Delivery.now:type_name -> google.protobuf.Timestamp
+	21, // 26: perceptor.v1.Delivery.record_keys:type_name -> perceptor.v1.RecordKey
+	22, // 27: perceptor.v1.Delivery.login:type_name -> perceptor.v1.KafkaLogin
+	27, // 28: perceptor.v1.RecordKey.expire_time:type_name -> google.protobuf.Timestamp
+	29, // 29: perceptor.v1.RunRecord.type:type_name -> perceptor.v1.Task.Type
+	27, // 30: perceptor.v1.RunRecord.scheduled_time:type_name -> google.protobuf.Timestamp
+	25, // 31: perceptor.v1.RunRecord.ack_timeout:type_name -> google.protobuf.Duration
+	27, // 32: perceptor.v1.RunRecord.claim_time:type_name -> google.protobuf.Timestamp
+	27, // 33: perceptor.v1.RunRecord.publish_time:type_name -> google.protobuf.Timestamp
+	26, // 34: perceptor.v1.RunRecord.params:type_name -> perceptor.v1.Params
+	9,  // 35: perceptor.v1.RunService.StartRuns:input_type -> perceptor.v1.StartRunsRequest
+	11, // 36: perceptor.v1.RunService.ReportResults:input_type -> perceptor.v1.ReportResultsRequest
+	13, // 37: perceptor.v1.RunService.HeartbeatRuns:input_type -> perceptor.v1.HeartbeatRunsRequest
+	15, // 38: perceptor.v1.RunService.HandBackRuns:input_type -> perceptor.v1.HandBackRunsRequest
+	17, // 39: perceptor.v1.RunService.CheckRuns:input_type -> perceptor.v1.CheckRunsRequest
+	19, // 40: perceptor.v1.RunService.GetDelivery:input_type -> perceptor.v1.GetDeliveryRequest
+	10, // 41: perceptor.v1.RunService.StartRuns:output_type -> perceptor.v1.StartRunsResponse
+	12, // 42: perceptor.v1.RunService.ReportResults:output_type -> perceptor.v1.ReportResultsResponse
+	14, // 43: perceptor.v1.RunService.HeartbeatRuns:output_type -> perceptor.v1.HeartbeatRunsResponse
+	16, // 44: perceptor.v1.RunService.HandBackRuns:output_type -> perceptor.v1.HandBackRunsResponse
+	18, // 45: perceptor.v1.RunService.CheckRuns:output_type -> perceptor.v1.CheckRunsResponse
+	20, // 46: perceptor.v1.RunService.GetDelivery:output_type -> perceptor.v1.Delivery
+	41, // [41:47] is the sub-list for method output_type
+	35, // [35:41] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_run_service_proto_init() }

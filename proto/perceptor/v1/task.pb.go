@@ -11,6 +11,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -365,8 +366,8 @@ type Task struct {
 	// 0 and 1.
 	MaxCount int64 `protobuf:"varint,8,opt,name=max_count,json=maxCount,proto3" json:"max_count,omitempty"`
 	// Params for the handler, passed with every run. At most 64 entries. A key
-	// has 1 to 100 bytes. All keys and values together have at most the tenant's
-	// limit (default 16 KiB). UTF-8 without NUL.
+	// has 1 to 100 bytes. All keys and values and the payload together have at
+	// most the tenant's limit (default 16 KiB). UTF-8 without NUL.
 	Params map[string]string `protobuf:"bytes,9,rep,name=params,proto3" json:"params,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// What happens when the handler fails.
 	RetryPolicy *RetryPolicy `protobuf:"bytes,10,opt,name=retry_policy,json=retryPolicy,proto3" json:"retry_policy,omitempty"`
@@ -402,6 +403,9 @@ type Task struct {
 	// its id. 0 to 24 h, whole milliseconds, less than the interval. Default: 0,
 	// none.
 	Spread *durationpb.Duration `protobuf:"bytes,18,opt,name=spread,proto3" json:"spread,omitempty"`
+	// Bytes for the handler, passed with every run beside the params. Default:
+	// none.
+	Payload *Payload `protobuf:"bytes,40,opt,name=payload,proto3" json:"payload,omitempty"`
 	// Labels to find the task by. At most 16, each of 1 to 64 bytes of UTF-8
 	// without control characters. They are stored sorted, without duplicates.
 	Tags []string `protobuf:"bytes,19,rep,name=tags,proto3" json:"tags,omitempty"`
@@ -614,6 +618,13 @@ func (x *Task) GetMisfireLimit() int32 {
 func (x *Task) GetSpread() *durationpb.Duration {
 	if x != nil {
 		return x.Spread
+	}
+	return nil
+}
+
+func (x *Task) GetPayload() *Payload {
+	if x != nil {
+		return x.Payload
 	}
 	return nil
 }
@@ -901,19 +912,98 @@ func (x *RetryPolicy) GetJitter() float64 {
 	return 0
 }
 
-// The params of a task as they are stored and delivered. This is a separate
-// message so that the bytes that AddTask validated can be passed on unchanged.
+// Bytes with a content type. A payload is stored, changed and removed as a
+// whole.
+type Payload struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The bytes, at least one. With all keys and values of the params they have
+	// at most the tenant's limit (default 16 KiB).
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// The media type of data, such as "text/csv; charset=utf-8": at most 255
+	// ASCII characters. Default: application/json if json is set, otherwise
+	// application/octet-stream. Data of application/json, and of types that end
+	// in +json, must be JSON in UTF-8.
+	ContentType string `protobuf:"bytes,2,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
+	// The data as JSON, which a request may have instead of data. It is stored
+	// without white space. Its numbers pass through doubles; whole numbers beyond
+	// 2^53 are refused here and allowed in data. Answers over HTTP have JSON data
+	// in this field too, as it is stored; answers over gRPC do not have the field. A
+	// payload that was read can be sent back: if both fields are set they must be
+	// equal, and data counts.
+	Json          *structpb.Value `protobuf:"bytes,3,opt,name=json,proto3" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Payload) Reset() {
+	*x = Payload{}
+	mi := &file_perceptor_v1_task_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Payload) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Payload) ProtoMessage() {}
+
+func (x *Payload) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Payload.ProtoReflect.Descriptor instead.
+func (*Payload) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Payload) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *Payload) GetContentType() string {
+	if x != nil {
+		return x.ContentType
+	}
+	return ""
+}
+
+func (x *Payload) GetJson() *structpb.Value {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
+// The params and the payload of a task as they are stored and delivered. This is
+// a separate message so that the bytes that AddTask validated can be passed on
+// unchanged.
 type Params struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// See Task.params.
-	Entries       map[string]string `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Entries map[string]string `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// See Payload.data. Empty: there is no payload.
+	Payload []byte `protobuf:"bytes,2,opt,name=payload,proto3" json:"payload,omitempty"`
+	// See Payload.content_type. Empty: application/octet-stream.
+	ContentType   string `protobuf:"bytes,3,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Params) Reset() {
 	*x = Params{}
-	mi := &file_perceptor_v1_task_proto_msgTypes[3]
+	mi := &file_perceptor_v1_task_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +1015,7 @@ func (x *Params) String() string {
 func (*Params) ProtoMessage() {}
 
 func (x *Params) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_proto_msgTypes[3]
+	mi := &file_perceptor_v1_task_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1028,7 @@ func (x *Params) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Params.ProtoReflect.Descriptor instead.
 func (*Params) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{3}
+	return file_perceptor_v1_task_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Params) GetEntries() map[string]string {
@@ -946,6 +1036,20 @@ func (x *Params) GetEntries() map[string]string {
 		return x.Entries
 	}
 	return nil
+}
+
+func (x *Params) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+func (x *Params) GetContentType() string {
+	if x != nil {
+		return x.ContentType
+	}
+	return ""
 }
 
 // What happens to an instant of a NON_BLOCKING task that comes while an
@@ -959,7 +1063,7 @@ type Task_Overlap struct {
 
 func (x *Task_Overlap) Reset() {
 	*x = Task_Overlap{}
-	mi := &file_perceptor_v1_task_proto_msgTypes[4]
+	mi := &file_perceptor_v1_task_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1075,7 @@ func (x *Task_Overlap) String() string {
 func (*Task_Overlap) ProtoMessage() {}
 
 func (x *Task_Overlap) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_proto_msgTypes[4]
+	mi := &file_perceptor_v1_task_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1095,7 @@ var File_perceptor_v1_task_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x17perceptor/v1/task.proto\x12\fperceptor.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd9\x10\n" +
+	"\x17perceptor/v1/task.proto\x12\fperceptor.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8f\x11\n" +
 	"\x04Task\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x03R\x02id\x12\x17\n" +
 	"\x04kind\x18\x02 \x01(\tB\x03\xe0A\x02R\x04kind\x120\n" +
@@ -1013,7 +1117,8 @@ const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\tretention\x18\x0f \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\tretention\x12C\n" +
 	"\rmisfire_grace\x18\x10 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\fmisfireGrace\x12(\n" +
 	"\rmisfire_limit\x18\x11 \x01(\x05B\x03\xe0A\x01R\fmisfireLimit\x126\n" +
-	"\x06spread\x18\x12 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x06spread\x12\x17\n" +
+	"\x06spread\x18\x12 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x06spread\x124\n" +
+	"\apayload\x18( \x01(\v2\x15.perceptor.v1.PayloadB\x03\xe0A\x01R\apayload\x12\x17\n" +
 	"\x04tags\x18\x13 \x03(\tB\x03\xe0A\x01R\x04tags\x12@\n" +
 	"\aoverlap\x18\" \x01(\x0e2!.perceptor.v1.Task.Overlap.PolicyB\x03\xe0A\x01R\aoverlap\x12,\n" +
 	"\x0fidempotency_key\x18\x1f \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\x12 \n" +
@@ -1084,9 +1189,15 @@ const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\vmax_backoff\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\n" +
 	"maxBackoff\x12 \n" +
 	"\x06jitter\x18\x05 \x01(\x01B\x03\xe0A\x01H\x00R\x06jitter\x88\x01\x01B\t\n" +
-	"\a_jitter\"\x81\x01\n" +
+	"\a_jitter\"{\n" +
+	"\aPayload\x12\x17\n" +
+	"\x04data\x18\x01 \x01(\fB\x03\xe0A\x01R\x04data\x12&\n" +
+	"\fcontent_type\x18\x02 \x01(\tB\x03\xe0A\x01R\vcontentType\x12/\n" +
+	"\x04json\x18\x03 \x01(\v2\x16.google.protobuf.ValueB\x03\xe0A\x01R\x04json\"\xbe\x01\n" +
 	"\x06Params\x12;\n" +
-	"\aentries\x18\x01 \x03(\v2!.perceptor.v1.Params.EntriesEntryR\aentries\x1a:\n" +
+	"\aentries\x18\x01 \x03(\v2!.perceptor.v1.Params.EntriesEntryR\aentries\x12\x18\n" +
+	"\apayload\x18\x02 \x01(\fR\apayload\x12!\n" +
+	"\fcontent_type\x18\x03 \x01(\tR\vcontentType\x1a:\n" +
 	"\fEntriesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B?Z=github.com/perceptor/perceptor/proto/perceptor/v1;perceptorv1b\x06proto3"
@@ -1104,7 +1215,7 @@ func file_perceptor_v1_task_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_perceptor_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_perceptor_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_perceptor_v1_task_proto_goTypes = []any{
 	(Task_Type)(0),                // 0: perceptor.v1.Task.Type
 	(Task_State)(0),               // 1: perceptor.v1.Task.State
@@ -1114,42 +1225,46 @@ var file_perceptor_v1_task_proto_goTypes = []any{
 	(*Task)(nil),                  // 5: perceptor.v1.Task
 	(*Cron)(nil),                  // 6: perceptor.v1.Cron
 	(*RetryPolicy)(nil),           // 7: perceptor.v1.RetryPolicy
-	(*Params)(nil),                // 8: perceptor.v1.Params
-	(*Task_Overlap)(nil),          // 9: perceptor.v1.Task.Overlap
-	nil,                           // 10: perceptor.v1.Task.ParamsEntry
-	nil,                           // 11: perceptor.v1.Params.EntriesEntry
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
+	(*Payload)(nil),               // 8: perceptor.v1.Payload
+	(*Params)(nil),                // 9: perceptor.v1.Params
+	(*Task_Overlap)(nil),          // 10: perceptor.v1.Task.Overlap
+	nil,                           // 11: perceptor.v1.Task.ParamsEntry
+	nil,                           // 12: perceptor.v1.Params.EntriesEntry
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*structpb.Value)(nil),        // 15: google.protobuf.Value
 }
 var file_perceptor_v1_task_proto_depIdxs = []int32{
 	0,  // 0: perceptor.v1.Task.type:type_name -> perceptor.v1.Task.Type
-	12, // 1: perceptor.v1.Task.begin_time:type_name -> google.protobuf.Timestamp
-	12, // 2: perceptor.v1.Task.end_time:type_name -> google.protobuf.Timestamp
-	13, // 3: perceptor.v1.Task.interval:type_name -> google.protobuf.Duration
+	13, // 1: perceptor.v1.Task.begin_time:type_name -> google.protobuf.Timestamp
+	13, // 2: perceptor.v1.Task.end_time:type_name -> google.protobuf.Timestamp
+	14, // 3: perceptor.v1.Task.interval:type_name -> google.protobuf.Duration
 	6,  // 4: perceptor.v1.Task.cron:type_name -> perceptor.v1.Cron
-	10, // 5: perceptor.v1.Task.params:type_name -> perceptor.v1.Task.ParamsEntry
+	11, // 5: perceptor.v1.Task.params:type_name -> perceptor.v1.Task.ParamsEntry
 	7,  // 6: perceptor.v1.Task.retry_policy:type_name -> perceptor.v1.RetryPolicy
-	13, // 7: perceptor.v1.Task.ack_timeout:type_name -> google.protobuf.Duration
-	13, // 8: perceptor.v1.Task.give_up_after:type_name -> google.protobuf.Duration
+	14, // 7: perceptor.v1.Task.ack_timeout:type_name -> google.protobuf.Duration
+	14, // 8: perceptor.v1.Task.give_up_after:type_name -> google.protobuf.Duration
 	2,  // 9: perceptor.v1.Task.misfire_policy:type_name -> perceptor.v1.Task.MisfirePolicy
-	13, // 10: perceptor.v1.Task.retention:type_name -> google.protobuf.Duration
-	13, // 11: perceptor.v1.Task.misfire_grace:type_name -> google.protobuf.Duration
-	13, // 12: perceptor.v1.Task.spread:type_name -> google.protobuf.Duration
-	3,  // 13: perceptor.v1.Task.overlap:type_name -> perceptor.v1.Task.Overlap.Policy
-	1,  // 14: perceptor.v1.Task.state:type_name -> perceptor.v1.Task.State
-	12, // 15: perceptor.v1.Task.scheduled_time:type_name -> google.protobuf.Timestamp
-	12, // 16: perceptor.v1.Task.due_time:type_name -> google.protobuf.Timestamp
-	12, // 17: perceptor.v1.Task.create_time:type_name -> google.protobuf.Timestamp
-	12, // 18: perceptor.v1.Task.finish_time:type_name -> google.protobuf.Timestamp
-	4,  // 19: perceptor.v1.Cron.dialect:type_name -> perceptor.v1.Cron.Dialect
-	13, // 20: perceptor.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
-	13, // 21: perceptor.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
-	11, // 22: perceptor.v1.Params.entries:type_name -> perceptor.v1.Params.EntriesEntry
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	14, // 10: perceptor.v1.Task.retention:type_name -> google.protobuf.Duration
+	14, // 11: perceptor.v1.Task.misfire_grace:type_name -> google.protobuf.Duration
+	14, // 12: perceptor.v1.Task.spread:type_name -> google.protobuf.Duration
+	8,  // 13: perceptor.v1.Task.payload:type_name -> perceptor.v1.Payload
+	3,  // 14: perceptor.v1.Task.overlap:type_name -> perceptor.v1.Task.Overlap.Policy
+	1,  // 15: perceptor.v1.Task.state:type_name -> perceptor.v1.Task.State
+	13, // 16: perceptor.v1.Task.scheduled_time:type_name -> google.protobuf.Timestamp
+	13, // 17: perceptor.v1.Task.due_time:type_name -> google.protobuf.Timestamp
+	13, // 18: perceptor.v1.Task.create_time:type_name -> google.protobuf.Timestamp
+	13, // 19: perceptor.v1.Task.finish_time:type_name -> google.protobuf.Timestamp
+	4,  // 20: perceptor.v1.Cron.dialect:type_name -> perceptor.v1.Cron.Dialect
+	14, // 21: perceptor.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
+	14, // 22: perceptor.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
+	15, // 23: perceptor.v1.Payload.json:type_name -> google.protobuf.Value
+	12, // 24: perceptor.v1.Params.entries:type_name -> perceptor.v1.Params.EntriesEntry
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_task_proto_init() }
@@ -1168,7 +1283,7 @@ func file_perceptor_v1_task_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_task_proto_rawDesc), len(file_perceptor_v1_task_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -897,12 +897,12 @@ type UpdateTaskRequest struct {
 	// is not set, the task's idempotency_key names the task.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	// The fields to change: kind, begin_time, end_time, interval, cron,
-	// max_count, params, retry_policy, ack_timeout, give_up_after,
+	// max_count, params, payload, retry_policy, ack_timeout, give_up_after,
 	// stop_on_failure, misfire_policy, misfire_grace, misfire_limit, spread,
 	// retention, tags, or single fields of retry_policy and cron, such as
 	// retry_policy.max_attempts. A named field that is not set takes the default
-	// of AddTask. "*": all fields. Default: the fields that are set; over HTTP
-	// also single fields of cron and retry_policy. type and idempotency_key may
+	// of AddTask. A payload is replaced as a whole. "*": all fields. Default: the
+	// fields that are set; over HTTP also single fields of cron and retry_policy. type and idempotency_key may
 	// have their current values, and output-only fields are ignored, so a task
 	// that was read can be sent back.
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
