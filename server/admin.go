@@ -203,6 +203,7 @@ func tenantReply(t Tenant) *perceptorv1.Tenant {
 		Weight:           int32(t.Rates.Share()),
 		AddRate:          t.Rates.AddRate,
 		MaxBacklog:       t.Rates.MaxBacklog,
+		PayloadRecords:   t.Rates.PayloadRecords,
 		Paused:           t.Rates.Paused,
 		PausedKinds:      t.Rates.PausedKinds,
 		KindCaps:         t.Rates.KindCaps,

@@ -279,8 +279,9 @@ func TestABulkOperationNamesItsCreator(t *testing.T) {
 
 func TestOfParamsAnEventOnlySaysThatTheyHaveChanged(t *testing.T) {
 	before, after := &perceptorv1.Task{Params: map[string]string{"card": "4111"}}, &perceptorv1.Task{Params: map[string]string{"card": "4222"}}
+	before.Payload = &perceptorv1.Payload{Data: []byte("4111")}
 	got := changesOf(&auditRule{}, before, after)
-	if want := []task.AuditChange{{Field: "params", After: "changed"}}; !slices.Equal(got, want) {
+	if want := []task.AuditChange{{Field: "params", After: "changed"}, {Field: "payload", After: "changed"}}; !slices.Equal(got, want) {
 		t.Errorf("got %+v", got)
 	}
 }

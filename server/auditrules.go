@@ -93,7 +93,7 @@ var (
 	clockProgress = []string{"instants", "open_runs", "instant_count", "delivery_count"}
 	// unshown are fields whose content belongs to the tenant: of them an event says only
 	// that they have changed.
-	unshown = []string{"params", "secret"}
+	unshown = []string{"params", "payload", "secret"}
 )
 
 func tenantBefore(ctx context.Context, d *Deps, r proto.Message) (proto.Message, error) {

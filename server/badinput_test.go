@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -147,6 +148,16 @@ var badTasks = []badTask{
 	{"a negative backoff", retry(&perceptorv1.RetryPolicy{InitialBackoff: durationpb.New(-time.Second)}), []string{"retry_policy.initial_backoff"}, "-1s is not between", ""},
 	{"a longest backoff below the first", retry(&perceptorv1.RetryPolicy{InitialBackoff: durationpb.New(time.Minute), MaxBackoff: durationpb.New(time.Second)}),
 		[]string{"retry_policy.max_backoff"}, "1s is not between 1m0s", ""},
+	{"a payload without data", payloadOf(&perceptorv1.Payload{ContentType: "text/plain"}), []string{"payload.data"}, "is empty", ""},
+	{"a content type that is none", payloadOf(&perceptorv1.Payload{Data: []byte("x"), ContentType: "text"}), []string{"payload.content_type"}, "is not a media type", ""},
+	{"too long a content type", payloadOf(&perceptorv1.Payload{Data: []byte("x"), ContentType: "text/" + strings.Repeat("x", 251)}), []string{"payload.content_type"}, "has 256 bytes; at most 255", ""},
+	{"a line break in a content type", payloadOf(&perceptorv1.Payload{Data: []byte("x"), ContentType: "text/plain\nx: y"}), []string{"payload.content_type"}, "printable ASCII", ""},
+	{"a payload that is not JSON", payloadOf(&perceptorv1.Payload{Data: []byte(`{"a": nil}`), ContentType: "application/json"}), []string{"payload.data"}, "at byte 8", ""},
+	{"a payload over the tenant's limit", payloadOf(&perceptorv1.Payload{Data: make([]byte, 1000-len("order42")+1)}),
+		[]string{"payload"}, "together have 1001 bytes; the tenant's limit is 1000", ""},
+	{"JSON that is not its data", payloadOf(&perceptorv1.Payload{Data: []byte(`{"a":1}`), Json: structpb.NewNumberValue(2)}), []string{"payload.json"}, "set only one", ""},
+	{"JSON of another content type", payloadOf(&perceptorv1.Payload{ContentType: "text/plain", Json: structpb.NewNumberValue(2)}), []string{"payload.content_type"}, "is not that of JSON", ""},
+	{"JSON with a number that is not exact", payloadOf(&perceptorv1.Payload{Json: structpb.NewNumberValue(1 << 53)}), []string{"payload.json"}, "the number 9007199254740992 is beyond", ""},
 	{"several faults at once", func(t *perceptorv1.Task) {
 		t.Kind, t.MaxCount, t.AckTimeout, t.Schedule = "", -5, durationpb.New(time.Millisecond), nil
 	}, []string{"ack_timeout", "interval", "kind", "max_count"}, "1ms is not between", ""},
@@ -156,6 +167,10 @@ func cronOf(expression, zone string, d perceptorv1.Cron_Dialect) func(*perceptor
 	return func(t *perceptorv1.Task) {
 		t.Schedule = &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{Expression: expression, TimeZone: zone, Dialect: d}}
 	}
+}
+
+func payloadOf(p *perceptorv1.Payload) func(*perceptorv1.Task) {
+	return func(t *perceptorv1.Task) { t.Payload = p }
 }
 
 func retry(p *perceptorv1.RetryPolicy) func(*perceptorv1.Task) {
@@ -344,6 +359,7 @@ func TestJSONThatIsNotTheContractIsRefusedWithItsPlace(t *testing.T) {
 		{"invalid UTF-8", "/v1/tasks", "{\"kind\":\"a\xffb\"}", "kind", "UTF-8"},
 		{"invalid UTF-8 in a param", "/v1/tasks", "{\"params\":{\"a\":\"\xc3(\"}}", "params.a", "UTF-8"},
 		{"half of a pair of escapes", "/v1/tasks", `{"params":{"a":"\ud800"}}`, "", "half of a pair"},
+		{"a payload that is no base64", "/v1/tasks", `{"payload":{"data":"!"}}`, "payload.data", "!"},
 		{"half a text", "/v1/tasks", `{"kind":"a"`, "", "unexpected end"},
 		{"two texts", "/v1/tasks", `{"kind":"a"} {}`, "", "after top-level value"},
 		{"no JSON at all", "/v1/tasks", `kind=a`, "", "invalid character"},

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -157,14 +156,14 @@ func runID(text string) (task.RunID, error) {
 
 // deadRunOf converts a dead run to its form in the API.
 func deadRunOf(d *task.DeadLetter) (*perceptorv1.DeadRun, error) {
-	var params perceptorv1.Params
-	if err := proto.Unmarshal(d.Params, &params); err != nil {
+	params, payload, err := storedParams(d.Params)
+	if err != nil {
 		return nil, fmt.Errorf("decode params of dead run %s: %w", d.RunID, err)
 	}
 	return &perceptorv1.DeadRun{
 		RunId: d.RunID.String(), TaskId: int64(d.RunID.Task), Seq: d.RunID.Seq, Kind: d.Kind, Type: perceptorv1.Task_Type(d.Type),
 		ScheduledTime: timestamp(d.ScheduledAt), DiedTime: timestamp(d.DiedAt), Attempt: d.Attempt,
-		Reason: perceptorv1.DeadRun_Reason(d.Reason), Error: d.Error, Params: params.Entries, RetryPolicy: retryPolicyOf(d.Terms.Retry),
+		Reason: perceptorv1.DeadRun_Reason(d.Reason), Error: d.Error, Params: params, Payload: payload, RetryPolicy: retryPolicyOf(d.Terms.Retry),
 		AckTimeout: durationpb.New(d.Terms.AckTimeout), GiveUpAfter: durationpb.New(d.Terms.GiveUpAfter), Retention: durationpb.New(d.Terms.Retention),
 		Tags: d.Terms.Tags, ReplayOf: replayOf(d.Origin.ReplayOf),
 	}, nil

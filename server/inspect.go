@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -82,11 +83,11 @@ func (g *gate) inspected(ctx context.Context, c *call, err error) error {
 // their runs in any case.
 func (id *Identity) seesParams() bool { return id.scopes()&(ReadScope|ListenScope) != 0 }
 
-// hideParams removes the params from an answer, at any depth.
+// hideParams removes params and payloads from an answer, at any depth.
 func hideParams(m protoreflect.Message) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
-		case f.Name() == paramsField:
+		case slices.Contains(paramsFields, f.Name()):
 			m.Clear(f)
 		case f.Message() == nil:
 		case f.IsList():
@@ -107,5 +108,5 @@ func hideParams(m protoreflect.Message) {
 	})
 }
 
-// paramsField is the name of the fields with params, in all messages.
-const paramsField = "params"
+// paramsFields are the names of the fields with params and payloads, in all messages.
+var paramsFields = []protoreflect.Name{"params", "payload"}

@@ -13,6 +13,9 @@ import (
 	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/perceptor/perceptor/internal/payload"
 )
 
 // strictJSON refuses what lenient decoders ignore: unknown fields, and data
@@ -20,6 +23,14 @@ import (
 type strictJSON struct{ *runtime.JSONPb }
 
 func newStrictJSON() strictJSON { return strictJSON{new(runtime.JSONPb)} }
+
+// Marshal encodes an answer. Payloads that are JSON are shown as JSON.
+func (j strictJSON) Marshal(v any) ([]byte, error) {
+	if m, ok := v.(proto.Message); ok {
+		return payload.Marshal(j.MarshalOptions, m)
+	}
+	return j.JSONPb.Marshal(v)
+}
 
 // NewDecoder returns a decoder of one complete body.
 func (j strictJSON) NewDecoder(r io.Reader) runtime.Decoder {

@@ -12,7 +12,7 @@ import (
 // rateFields are the fields of a tenant that are stored with its rates.
 var rateFields = func() []string {
 	fields := []string{"dispatch_rate", "dispatch_burst", "weight", "add_rate", "max_backlog", "paused", "paused_kinds", "kind_caps",
-		"history_slow_after", "history_sample"}
+		"history_slow_after", "history_sample", "payload_records"}
 	for _, f := range quotaFields {
 		fields = append(fields, f.quota.String())
 	}
@@ -58,6 +58,7 @@ func (r *reader) rates(t *perceptorv1.Tenant) task.Rates {
 		DispatchRate: t.DispatchRate, DispatchBurst: t.DispatchBurst, Weight: t.Weight, AddRate: t.AddRate,
 		MaxBacklog: t.MaxBacklog, Paused: t.Paused, PausedKinds: slices.Clone(t.PausedKinds), KindCaps: t.KindCaps,
 		Quotas: quotas, HistorySlowMs: slow.Milliseconds(), HistorySample: t.HistorySample,
+		PayloadRecords: t.PayloadRecords,
 	}
 	slices.Sort(rates.PausedKinds)
 	rates.PausedKinds = slices.Compact(rates.PausedKinds)
@@ -139,6 +140,8 @@ func changeRates(c *task.RatesChange, field string, to *task.Rates) bool {
 		c.HistorySlowMs = &to.HistorySlowMs
 	case "history_sample":
 		c.HistorySample = &to.HistorySample
+	case "payload_records":
+		c.PayloadRecords = &to.PayloadRecords
 	default:
 		return changeQuota(c, field, to)
 	}

@@ -296,8 +296,10 @@ func reportOf(e *perceptorv1.RunResult, holder task.Holder, paramsBytes int) (ta
 		Permanent: e.Permanent,
 		After:     r.given("redeliver_after", e.RedeliverAfter),
 	}
-	if p := e.ParamsPatch; p != nil && len(p.Set)+len(p.Remove) > 0 {
-		result.Patch = &task.ParamsPatch{Set: p.Set, Remove: p.Remove}
+	if p := e.ParamsPatch; p != nil && (len(p.Set)+len(p.Remove) > 0 || p.Payload != nil || p.RemovePayload) {
+		result.Patch = &task.ParamsPatch{
+			Set: p.Set, Remove: p.Remove, Payload: r.payload("params_patch.payload", p.Payload), RemovePayload: p.RemovePayload,
+		}
 	}
 	if faults := slices.Concat(r.faults, result.Validate(paramsBytes)); len(faults) > 0 {
 		return task.Report{}, &faults[0]

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -14,14 +13,15 @@ import (
 
 // taskOf returns a snapshot in the words of the API.
 func taskOf(s *task.Snapshot) (*perceptorv1.Task, error) {
-	var params perceptorv1.Params
-	if err := proto.Unmarshal(s.Params, &params); err != nil {
+	params, payload, err := storedParams(s.Params)
+	if err != nil {
 		return nil, fmt.Errorf("decode params of task %d: %w", s.ID, err)
 	}
 	t := &perceptorv1.Task{
 		Id:             int64(s.ID),
 		Type:           perceptorv1.Task_Type(s.Type),
-		Params:         params.Entries,
+		Params:         params,
+		Payload:        payload,
 		IdempotencyKey: s.Key,
 		ReplayOf:       replayOf(s.ReplayOf),
 		TraceParent:    s.TraceParent,

@@ -22,7 +22,7 @@ func specOf(t *perceptorv1.Task, tenant *Tenant, limits task.Limits) (task.Spec,
 	limits.ParamsBytes = tenant.ParamsBytes
 	r := &reader{}
 	s := task.Spec{
-		Terms: r.terms(t, tenant, limits), Type: task.Type(t.Type), Params: t.Params,
+		Terms: r.terms(t, tenant, limits), Type: task.Type(t.Type), Params: t.Params, Payload: r.payload("payload", t.Payload),
 		Origin: task.Origin{Key: t.IdempotencyKey, TraceParent: r.traceParent(t.TraceParent)},
 	}
 	if f := keyFault(t.IdempotencyKey); f != nil {
@@ -32,19 +32,23 @@ func specOf(t *perceptorv1.Task, tenant *Tenant, limits task.Limits) (task.Spec,
 		r.unlessFaulty(f)
 	}
 	if len(r.faults) == 0 {
-		s.ParamsWire = paramsWire(t.Params)
+		s.ParamsWire = paramsWire(t.Params, s.Payload)
 	}
 	return s, r.faults
 }
 
 // paramsWire returns the bytes that are stored and delivered: the wire form of
-// perceptor.v1.Params, the same for the same params. The general encoder takes
-// four times as long for it; a test holds this one against it.
-func paramsWire(params map[string]string) []byte {
-	if len(params) == 0 {
+// perceptor.v1.Params, the same for the same params and payload. The general encoder
+// takes four times as long for it; a test holds this one against it. A nil payload
+// means none.
+func paramsWire(params map[string]string, payload *task.Payload) []byte {
+	if len(params) == 0 && payload == nil {
 		return nil
 	}
 	keys, size := make([]string, 0, len(params)), 0
+	if payload != nil {
+		size = paramFraming + len(payload.Data) + len(payload.ContentType)
+	}
 	for k, v := range params {
 		keys = append(keys, k)
 		size += len(k) + len(v) + paramFraming
@@ -57,6 +61,13 @@ func paramsWire(params map[string]string) []byte {
 		wire = protowire.AppendVarint(wire, uint64(2+protowire.SizeBytes(len(k))+protowire.SizeBytes(len(v))))
 		wire = protowire.AppendString(protowire.AppendTag(wire, 1, protowire.BytesType), k)
 		wire = protowire.AppendString(protowire.AppendTag(wire, 2, protowire.BytesType), v)
+	}
+	if payload == nil {
+		return wire
+	}
+	wire = protowire.AppendBytes(protowire.AppendTag(wire, 2, protowire.BytesType), payload.Data)
+	if t := payload.StoredType(); t != "" {
+		wire = protowire.AppendString(protowire.AppendTag(wire, 3, protowire.BytesType), t)
 	}
 	return wire
 }

@@ -120,7 +120,10 @@ func mayBeLarge(r *perceptorv1.AddTasksRequest) bool {
 	const rest = 1 << 10 // bytes of a task besides its strings
 	bytes := 0
 	for _, t := range r.Tasks {
-		bytes += rest + len(t.GetKind())
+		bytes += rest + len(t.GetKind()) + len(t.GetPayload().GetData())
+		if t.GetPayload().GetJson() != nil {
+			return true // a value has no length
+		}
 		for k, v := range t.GetParams() {
 			bytes += len(k) + len(v) + paramFraming
 		}
@@ -175,17 +178,17 @@ func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task, upsert boo
 	return b
 }
 
-// bodyOf encodes the fields of a task that a caller determines, without the
-// params. It clears the fields of t that only the service sets.
+// bodyOf encodes the fields of a task that a caller determines, without params and
+// payload, which [paramsWire] encodes. It clears the fields of t that only the service sets.
 func bodyOf(t *perceptorv1.Task) []byte {
 	m := t.ProtoReflect()
 	for _, f := range outputOnly {
 		m.Clear(f)
 	}
-	params, key, parent := t.Params, t.IdempotencyKey, t.TraceParent
-	t.Params, t.IdempotencyKey, t.TraceParent = nil, "", ""
+	params, payload, key, parent := t.Params, t.Payload, t.IdempotencyKey, t.TraceParent
+	t.Params, t.Payload, t.IdempotencyKey, t.TraceParent = nil, nil, "", ""
 	wire, _ := proto.MarshalOptions{Deterministic: true}.Marshal(t)
-	t.Params, t.IdempotencyKey, t.TraceParent = params, key, parent
+	t.Params, t.Payload, t.IdempotencyKey, t.TraceParent = params, payload, key, parent
 	return wire
 }
 

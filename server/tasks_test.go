@@ -31,6 +31,7 @@ func full() *perceptorv1.Task {
 			MaxBackoff: durationpb.New(time.Minute), Jitter: proto.Float64(0),
 		},
 		AckTimeout: durationpb.New(30 * time.Second), GiveUpAfter: durationpb.New(2 * time.Hour),
+		Payload:       &perceptorv1.Payload{Data: []byte("a,b\n"), ContentType: "text/csv"},
 		StopOnFailure: true, MisfirePolicy: perceptorv1.Task_FIRE_ONCE, Overlap: perceptorv1.Task_Overlap_ALLOW, Retention: durationpb.New(0),
 	}
 }
@@ -149,6 +150,9 @@ func TestTheRequestHashTellsDifferentRequestsApart(t *testing.T) {
 		"bad last":         {recurring(), {}},
 		"with other param": {func() *perceptorv1.Task { t := recurring(); t.Params["order"] = "43"; return t }()},
 		"with begin":       {func() *perceptorv1.Task { t := recurring(); t.BeginTime = after(0); return t }()},
+		"with payload":     {withPayload("a", "")},
+		"other payload":    {withPayload("b", "")},
+		"of another type":  {withPayload("a", "text/plain")},
 		"with retention":   {func() *perceptorv1.Task { t := recurring(); t.Retention = durationpb.New(0); return t }()},
 	} {
 		h := s.read(&acme, tasks, false).hash
@@ -162,14 +166,20 @@ func TestTheRequestHashTellsDifferentRequestsApart(t *testing.T) {
 	}
 }
 
+func withPayload(data, contentType string) *perceptorv1.Task {
+	t := recurring()
+	t.Payload = &perceptorv1.Payload{Data: []byte(data), ContentType: contentType}
+	return t
+}
+
 func TestEqualParamsAreStoredAsEqualBytes(t *testing.T) {
 	params := map[string]string{}
 	for i := range 60 {
 		params[fmt.Sprint(i)] = "v"
 	}
-	first := paramsWire(params)
+	first := paramsWire(params, nil)
 	for range 20 {
-		if again := paramsWire(params); string(again) != string(first) {
+		if again := paramsWire(params, nil); string(again) != string(first) {
 			t.Fatal("the same params gave other bytes")
 		}
 	}
@@ -177,7 +187,7 @@ func TestEqualParamsAreStoredAsEqualBytes(t *testing.T) {
 	if err := proto.Unmarshal(first, &back); err != nil || len(back.Entries) != 60 {
 		t.Errorf("%v, %d entries", err, len(back.Entries))
 	}
-	if wire := paramsWire(nil); len(wire) != 0 {
+	if wire := paramsWire(nil, nil); len(wire) != 0 {
 		t.Errorf("no params are %d bytes", len(wire))
 	}
 }
@@ -192,8 +202,17 @@ func TestParamsAreEncodedAsTheGeneralEncoderDoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := paramsWire(params); string(got) != string(want) {
+		if got := paramsWire(params, nil); string(got) != string(want) {
 			t.Errorf("%d params: %x; want %x", len(params), got, want)
+		}
+		for _, payload := range []*task.Payload{{Data: []byte("1"), ContentType: "application/json"}, {Data: []byte(long)}, {Data: []byte{0}, ContentType: task.DefaultContentType}} {
+			want, err := proto.MarshalOptions{Deterministic: true}.Marshal(&perceptorv1.Params{Entries: params, Payload: payload.Data, ContentType: payload.StoredType()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := paramsWire(params, payload); string(got) != string(want) {
+				t.Errorf("%d params with a payload: %x; want %x", len(params), got, want)
+			}
 		}
 	}
 }

@@ -98,7 +98,7 @@ func underTask(err error) error {
 type mask struct {
 	paths  []string
 	fixed  []string // those that must be as they are
-	params bool
+	params bool     // the params or the payload are among paths
 }
 
 // maskOf returns the fields that a request names.
@@ -115,6 +115,7 @@ func maskOf(r *perceptorv1.UpdateTaskRequest) (*mask, []task.Fault) {
 	}
 	m := &mask{}
 	paths := r.UpdateMask.GetPaths()
+	paths = wholePayload(paths)
 	if len(paths) > maxPaths {
 		return nil, append(faults, faultf("update_mask", "has %d paths; at most %d are allowed", len(paths), maxPaths))
 	}
@@ -142,13 +143,29 @@ func maskOf(r *perceptorv1.UpdateTaskRequest) (*mask, []task.Fault) {
 			faults = append(faults, faultf("update_mask", "%q cannot be changed, or is no field of a task", path))
 		default:
 			m.paths = append(m.paths, path)
-			m.params = m.params || path == "params"
+			m.params = m.params || path == "params" || path == "payload"
 		}
 	}
 	if len(m.paths)+len(m.fixed) == 0 && len(faults) == 0 {
 		faults = append(faults, faultf("update_mask", "names no field that can be changed"))
 	}
 	return m, faults
+}
+
+// wholePayload replaces paths within the payload, which is changed as a whole. The gateway
+// makes one for each member of JSON, and may make none.
+func wholePayload(paths []string) []string {
+	whole := make([]string, 0, len(paths))
+	for _, path := range paths {
+		outer, _, deep := strings.Cut(path, ".")
+		if outer == "payload" && deep {
+			path = outer
+		}
+		if path != "payload" || !slices.Contains(whole, path) {
+			whole = append(whole, path)
+		}
+	}
+	return whole
 }
 
 // plainPath returns a path with the names that fields have in the contract: in JSON
@@ -193,9 +210,15 @@ func (s *taskService) editOf(tenant *Tenant, old *task.Snapshot, r *perceptorv1.
 		if faults = without(faults, before); len(faults) > 0 {
 			return task.Edit{}, invalid(under("task", faults))
 		}
-		spec.ParamsWire = old.Params
+		if spec.ParamsWire = old.Params; m.params {
+			spec.ParamsWire = paramsWire(merged.Params, spec.Payload)
+		}
 	}
-	return task.Edit{If: r.Version, Of: old.Version, Spec: &spec, Params: m.params}, nil
+	edit := task.Edit{If: r.Version, Of: old.Version, Spec: &spec, Params: m.params}
+	if !slices.Contains(m.paths, "params") || !slices.Contains(m.paths, "payload") {
+		edit.OfParams = append([]byte{}, old.Params...)
+	}
+	return edit, nil
 }
 
 // leavePolicy takes from a task that gets another misfire policy what only the one

@@ -17,9 +17,13 @@ type Edit struct {
 	Spec *Spec
 	// KeepBegin leaves begin_time as it is.
 	KeepBegin bool
-	// Params makes the edit replace the params by those of Spec. Otherwise they stay,
+	// Params makes the edit replace params and payload by those of Spec. Otherwise they stay,
 	// because handlers change them without a new version.
 	Params bool
+	// OfParams, if not nil, are the stored params from which those of Spec were made, because
+	// the edit keeps the params or the payload. If the task has others meanwhile, the edit
+	// fails as if it had another version.
+	OfParams []byte
 }
 
 // Edit gives the task new terms. It also gives it a new version if anything changes.
@@ -55,6 +59,9 @@ func (m *Machine) Edit(e *Edit, now Instant) error {
 	}
 	if e.Of != 0 && e.Of != t.Version {
 		return errVersion(t, e.Of)
+	}
+	if e.Params && e.OfParams != nil && !bytes.Equal(e.OfParams, t.Params) {
+		return Errorf(ReasonVersionMismatch, "a handler of task %s has changed its params meanwhile", t.ID)
 	}
 	if err := m.reschedule(e, n, now); err != nil {
 		return err

@@ -81,7 +81,7 @@ type Limits struct {
 	// RecordRetention is how long Kafka keeps a record, or 0 if that is unknown. A silent run is
 	// published again after its ack_timeout, which must come before its record may be deleted.
 	RecordRetention time.Duration
-	// ParamsBytes is the tenant's limit on all keys and values together.
+	// ParamsBytes is the tenant's limit on all keys and values and the payload together.
 	ParamsBytes int
 }
 

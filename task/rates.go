@@ -40,6 +40,9 @@ type Rates struct {
 	// HistorySlowMs is HistoryPolicy.SlowAfter in milliseconds, and HistorySample its Sample.
 	HistorySlowMs int64 `json:"history_slow_ms,omitempty"`
 	HistorySample int32 `json:"history_sample,omitempty"`
+	// PayloadRecords is true if the records of tasks with a payload have the payload as their
+	// value.
+	PayloadRecords bool `json:"payload_records,omitempty"`
 	// PausedKinds are the kinds whose new runs are not claimed, in ascending order.
 	PausedKinds []string `json:"paused_kinds,omitempty"`
 	// KindCaps are the most runs of a kind that may be open at once.
@@ -80,6 +83,7 @@ type RatesChange struct {
 	HistorySlowMs    *int64
 	HistorySample    *int32
 	Paused, Deleting *bool
+	PayloadRecords   *bool
 	PausedKinds      *[]string
 	KindCaps         *map[string]int32
 	// PauseKind, if not empty, is added to PausedKinds. ResumeKind, if not empty, is
@@ -100,6 +104,7 @@ func (c *RatesChange) Apply(r *Rates) {
 	r.setQuotas(c.Quotas)
 	set(&r.HistorySlowMs, c.HistorySlowMs)
 	set(&r.HistorySample, c.HistorySample)
+	set(&r.PayloadRecords, c.PayloadRecords)
 	set(&r.Paused, c.Paused)
 	set(&r.Deleting, c.Deleting)
 	if r.Deleting {

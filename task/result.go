@@ -49,10 +49,13 @@ type Result struct {
 	Patch *ParamsPatch
 }
 
-// ParamsPatch is a change of params: it applies Remove first, then Set.
+// ParamsPatch is a change of params and payload: it removes first, then sets.
 type ParamsPatch struct {
 	Set    map[string]string
 	Remove []string
+	// Payload is the new payload. nil means no change.
+	Payload       *Payload
+	RemovePayload bool
 }
 
 // Report is the result of an attempt as its holder reports it.
@@ -117,7 +120,16 @@ func (p *ParamsPatch) validate(v *faults, paramsBytes int) {
 	if n := len(p.Remove); n > MaxParams {
 		v.add("params_patch.remove", "has %d entries; at most %d are allowed", n, MaxParams)
 	}
-	if f, bad := ParamsFault(p.Set, paramsBytes); bad {
+	if f, bad := ParamsFault(p.Set, 0, paramsBytes); bad {
 		v.add("params_patch.set"+strings.TrimPrefix(f.Field, "params"), "%s", f.Message)
+	}
+	if p.Payload == nil {
+		return
+	}
+	if f, bad := p.Payload.Fault(); bad {
+		v.list = append(v.list, f.under("params_patch.payload"))
+	}
+	if n := p.Payload.Size(); n > paramsBytes {
+		v.add("params_patch.payload.data", "has %d bytes; the tenant's limit is %d", n, paramsBytes)
 	}
 }

@@ -15,9 +15,11 @@ type Spec struct {
 	// [UnsetJitter] stand for the values that zero cannot express.
 	Terms
 	Type Type
-	// Params are for validation. The store keeps ParamsWire.
-	Params map[string]string
-	// ParamsWire are the wire bytes of perceptor.v1.Params.
+	// Params and Payload are for validation. The store keeps ParamsWire. A nil Payload means
+	// none.
+	Params  map[string]string
+	Payload *Payload
+	// ParamsWire are the wire bytes of perceptor.v1.Params, which has the payload too.
 	ParamsWire []byte
 	Origin
 	// Calendar are the instants of Cron.
@@ -45,7 +47,7 @@ func (s *Spec) Validate(l Limits) []Fault {
 	s.checkSchedule(v, l)
 	s.checkBounds(v)
 	s.checkDelivery(v, l)
-	v.params(s.Params, l.ParamsBytes)
+	v.params(s.Params, s.Payload, l.ParamsBytes)
 	s.checkMisfire(v)
 	s.checkOverlap(v)
 	s.checkSpread(v)
@@ -325,19 +327,24 @@ func NameFault(name string, limit int) string {
 	return ""
 }
 
-func (v *faults) params(params map[string]string, limit int) {
+func (v *faults) params(params map[string]string, payload *Payload, limit int) {
 	if len(params) > MaxParams {
 		v.add("params", "has %d entries; at most %d are allowed", len(params), MaxParams)
 	}
-	if f, ok := ParamsFault(params, limit); ok {
+	if payload != nil {
+		if f, ok := payload.Fault(); ok {
+			v.list = append(v.list, f.under("payload"))
+		}
+	}
+	if f, ok := ParamsFault(params, payload.Size(), limit); ok {
 		v.list = append(v.list, f)
 	}
 }
 
 // ParamsFault returns the first fault of params, and false if there is none. limit is the
-// most bytes that all keys and values together may have.
-func ParamsFault(params map[string]string, limit int) (Fault, bool) {
-	total := 0
+// most bytes that all keys and values and a payload of the given size together may have.
+func ParamsFault(params map[string]string, payload, limit int) (Fault, bool) {
+	total := payload
 	for k, val := range params {
 		total += len(k) + len(val)
 		if k == "" || len(k) > MaxParamKeyBytes {
@@ -350,8 +357,12 @@ func ParamsFault(params map[string]string, limit int) (Fault, bool) {
 			return Fault{fmt.Sprintf("params[%q]", k), "the value " + msg}, true
 		}
 	}
-	if total > limit {
+	switch {
+	case total <= limit:
+	case payload == 0:
 		return Fault{"params", fmt.Sprintf("keys and values together have %d bytes; the tenant's limit is %d", total, limit)}, true
+	default:
+		return Fault{"payload", fmt.Sprintf("payload, keys and values of params together have %d bytes; the tenant's limit is %d", total, limit)}, true
 	}
 	return Fault{}, false
 }

@@ -29,6 +29,7 @@ var imports = []rule{
 	{"internal/share", nil},
 	{"internal/requestid", nil},
 	{"internal/duration", nil},
+	{"internal/payload", []string{"proto/perceptor/v1", "task"}},
 
 	// The store: technology below, tasks and tenants above.
 	{"migrations", []string{"store/statement"}},
@@ -73,8 +74,8 @@ var imports = []rule{
 	{"chores", []string{"task"}},
 	{"audit", []string{"task"}},
 	{"delivery", []string{"record", "task"}},
-	{"console", []string{"proto/perceptor/v1"}},
-	{"server/...", []string{"internal/requestid", "internal/share", "proto/...", "schedule", "server/...", "task"}},
+	{"console", []string{"internal/payload", "proto/perceptor/v1"}},
+	{"server/...", []string{"internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule", "server/...", "task"}},
 
 	// The SDK, which programs of others build in.
 	{"client", []string{"internal/kafkalogin", "proto/perceptor/v1", "record", "task"}},
@@ -113,7 +114,7 @@ var imports = []rule{
 	}},
 	{"cmd/perceptorctl", []string{
 		"assign", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task",
-		"internal/app", "internal/cli", "internal/config", "internal/duration",
+		"internal/app", "internal/cli", "internal/config", "internal/duration", "internal/payload",
 	}},
 	{"cmd/...", []string{
 		"dispatch", "schedule", "internal/app", "internal/cli", "internal/config", "internal/dev", "internal/duration", "internal/telemetry",

@@ -11,7 +11,7 @@ import (
 )
 
 // mergeParams returns a function that applies a patch to stored params. The result may
-// have at most limit bytes of keys and values.
+// have at most limit bytes of keys, values and payload. It keeps fields of newer programs.
 func mergeParams(limit int) task.Merge {
 	return func(stored []byte, patch *task.ParamsPatch) ([]byte, error) {
 		var p perceptorv1.Params
@@ -27,12 +27,23 @@ func mergeParams(limit int) task.Merge {
 		for k, v := range patch.Set {
 			p.Entries[k] = v
 		}
+		mergePayload(&p, patch)
 		if len(p.Entries) > task.MaxParams {
 			return nil, fmt.Errorf("results in %d entries; at most %d are allowed", len(p.Entries), task.MaxParams)
 		}
-		if f, ok := task.ParamsFault(p.Entries, limit); ok {
+		if f, ok := task.ParamsFault(p.Entries, len(p.Payload), limit); ok {
 			return nil, errors.New(f.Message)
 		}
 		return proto.MarshalOptions{Deterministic: true}.Marshal(&p)
+	}
+}
+
+// mergePayload applies the part of a patch that is about the payload.
+func mergePayload(p *perceptorv1.Params, patch *task.ParamsPatch) {
+	if patch.RemovePayload {
+		p.Payload, p.ContentType = nil, ""
+	}
+	if n := patch.Payload; n != nil {
+		p.Payload, p.ContentType = n.Data, n.StoredType()
 	}
 }
