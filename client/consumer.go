@@ -12,6 +12,7 @@ import (
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
+	"github.com/perceptor/perceptor/task"
 )
 
 // consumer is the Kafka side of a listener: a member of the consumer group that
@@ -225,7 +226,7 @@ func (c *consumer) deliver(ctx context.Context, t *tracker, m kafka.Message) {
 		c.refuse(t, &m, "record is not signed by the service; skipping it", c.l.cfg.Events.Forged, &c.l.forged, err)
 		return
 	}
-	pub, err := record.Decode(m.Value)
+	pub, err := decoded(&m)
 	if err != nil {
 		c.refuse(t, &m, "record cannot be decoded; skipping it", c.l.cfg.Events.Poison, &c.l.poison, err)
 		return
@@ -234,6 +235,16 @@ func (c *consumer) deliver(ctx context.Context, t *tracker, m kafka.Message) {
 		pub.Trace = record.Trace(&pub, headersOf(&m))
 	}
 	c.l.engine.arrive(t, pub, m.Offset)
+}
+
+// decoded decodes a record of either form. Most have none of the headers of the second one.
+func decoded(m *kafka.Message) (task.Publication, error) {
+	for _, h := range m.Headers {
+		if h.Key == record.HeaderRun {
+			return record.Read(m.Value, headersOf(m))
+		}
+	}
+	return record.Decode(m.Value)
 }
 
 // refuse skips a record, and tells why.

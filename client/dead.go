@@ -43,7 +43,9 @@ type DeadRun struct {
 	// Error is the last error that was reported.
 	Error  string
 	Params map[string]string
-	// ParamsErr says why Params could not be decoded. Then they are as stored.
+	// Payload is nil if there is none.
+	Payload *Payload
+	// ParamsErr says why Params or Payload could not be decoded. Then both are as stored.
 	ParamsErr error
 	// ReplayOf is the dead run that this run replayed. Empty: none.
 	ReplayOf string
@@ -119,8 +121,9 @@ func (c *Client) deadRun(d *perceptorv1.DeadRun) *DeadRun {
 	run := &DeadRun{
 		RunID: d.GetRunId(), TaskID: d.GetTaskId(), Seq: d.GetSeq(), Kind: d.GetKind(), Type: Type(d.GetType()), Tags: d.GetTags(),
 		ScheduledAt: goTime(d.GetScheduledTime()), DiedAt: goTime(d.GetDiedTime()), Attempt: int(d.GetAttempt()),
-		Reason: DeadReason(d.GetReason()), Error: d.GetError(), Params: d.GetParams(), ReplayOf: d.GetReplayOf(),
+		Reason: DeadReason(d.GetReason()), Error: d.GetError(), Params: d.GetParams(), Payload: payloadOf(d.GetPayload()),
+		ReplayOf: d.GetReplayOf(),
 	}
-	c.decoded(&run.Params, &run.ParamsErr)
+	c.decoded(&run.Params, &run.Payload, &run.ParamsErr)
 	return run
 }

@@ -12,7 +12,7 @@ import (
 // UpdateOptions select the fields to change and the expected version.
 type UpdateOptions struct {
 	// Fields are the fields to change, by their names in the API: "kind",
-	// "begin_time", "end_time", "interval", "max_count", "params",
+	// "begin_time", "end_time", "interval", "max_count", "params", "payload",
 	// "retry_policy" or "retry_policy.max_attempts", "ack_timeout", and so on.
 	// A field that is named here but not set in the task takes its default.
 	// Default (nil): all fields that are set.
@@ -29,7 +29,7 @@ type UpdateOptions struct {
 // the change.
 //
 // Type and IdempotencyKey cannot change but may be set to their current values, so
-// the Task of a [TaskInfo] can be modified and sent back. That sends its Params as
+// the Task of a [TaskInfo] can be modified and sent back. That sends its Params and Payload as
 // well, which undoes the changes that handlers made meanwhile: name Fields to avoid
 // this.
 //

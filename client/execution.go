@@ -122,11 +122,8 @@ func (f *execution) run() {
 		f.g.step(func(t *table, out []action) []action { return t.leaseExpired(out, f.e, pub.Attempt) })
 		return
 	}
-	params, err := record.Params(pub.Params)
-	if err == nil {
-		params, err = decodeParams(f.g.l.c.cfg.Codec, params)
-	}
-	r := newRun(pub, params, f.heartbeat)
+	params, payload, err := f.content(pub)
+	r := newRun(pub, params, payload, f.heartbeat)
 	f.mu.Lock()
 	f.called, f.begun = r, f.g.since()
 	f.mu.Unlock()
@@ -145,6 +142,19 @@ func (f *execution) run() {
 	}
 }
 
+// content returns the params and the payload of a run, decoded.
+func (f *execution) content(pub *task.Publication) (map[string]string, *Payload, error) {
+	params, stored, err := record.Params(pub.Params)
+	if err != nil {
+		return nil, nil, err
+	}
+	codec, payload := f.g.l.c.cfg.Codec, (*Payload)(stored)
+	if params, err = decodeParams(codec, params); err == nil {
+		payload, err = decodePayload(codec, payload)
+	}
+	return params, payload, err
+}
+
 // limitTime ends the handler's context after d. 0 means no limit.
 func (f *execution) limitTime(d time.Duration) {
 	if d <= 0 {
@@ -155,14 +165,20 @@ func (f *execution) limitTime(d time.Duration) {
 	f.limit = time.AfterFunc(d, func() { f.end(ErrTimeout, lostGrace) })
 }
 
-// encode encodes the params that the handler has set. If that fails, the attempt fails.
+// encode encodes the params and the payload that the handler has set. If that fails, the
+// attempt fails.
 func (f *execution) encode(o *Outcome) {
-	set, err := encodeParams(f.g.l.c.cfg.Codec, o.SetParams)
+	codec := f.g.l.c.cfg.Codec
+	set, err := encodeParams(codec, o.SetParams)
+	payload := o.SetPayload
+	if err == nil {
+		payload, err = encodePayload(codec, payload)
+	}
 	if err != nil {
 		*o = outcomeOf(err)
 		return
 	}
-	o.SetParams = set
+	o.SetParams, o.SetPayload = set, payload
 }
 
 // reportResult passes the result of the handler to the delivery table.

@@ -45,7 +45,7 @@ func (e *SnoozeError) Error() string { return "snoozed for " + e.For.String() }
 // Snooze asks for another delivery of the run after d, as a further attempt
 // that does not count as a failure. The last delivery is at the task's
 // GiveUpAfter after the first claim; if that one is snoozed, the run is given
-// up. Changes to params are discarded. The rules for delays are those of
+// up. Changes to params and payload are discarded. The rules for delays are those of
 // [Retry].
 func Snooze(d time.Duration) error { return &SnoozeError{For: d} }
 
@@ -118,6 +118,10 @@ type Outcome struct {
 	// take effect with the final result of the run.
 	SetParams     map[string]string
 	DeletedParams []string
+	// SetPayload, if not nil, is the payload of later runs. DeletedPayload means
+	// that they have none.
+	SetPayload     *Payload
+	DeletedPayload bool
 }
 
 // outcomeOf converts the error that a handler returned.

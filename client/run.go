@@ -49,6 +49,9 @@ type Run struct {
 	// Params are the params of the task when the run was claimed. The handler
 	// may modify the map. Use SetParam to change the params of later runs.
 	Params map[string]string
+	// Payload is the payload of the task when the run was claimed; nil: none. Use
+	// SetPayload to change that of later runs.
+	Payload *Payload
 	// Version is the version of the task from which the run was claimed.
 	Version int
 	// TraceParent is the trace context of the caller that added the task, in
@@ -68,12 +71,14 @@ type Run struct {
 	stop    bool
 	set     map[string]string
 	removed map[string]bool
+	payload *Payload // of later runs; nil: as it is
+	unload  bool     // later runs have no payload
 }
 
-func newRun(p *task.Publication, params map[string]string, beat func(context.Context) error) *Run {
+func newRun(p *task.Publication, params map[string]string, payload *Payload, beat func(context.Context) error) *Run {
 	r := &Run{
 		TaskID: int64(p.Task), Seq: p.Seq, Attempt: int(p.Attempt), Type: Type(p.Type), Kind: p.Kind,
-		ScheduledAt: p.ScheduledAt.Time(), Missed: p.Missed, Params: params, Version: int(p.Version),
+		ScheduledAt: p.ScheduledAt.Time(), Missed: p.Missed, Params: params, Payload: payload, Version: int(p.Version),
 		beat: beat,
 	}
 	r.TraceParent, r.published = p.TraceParent, spanContext(p.Trace)
@@ -172,6 +177,7 @@ func (r *Run) outcome(err error) Outcome {
 		o.SetParams = maps.Clone(r.set)
 		o.DeletedParams = slices.Sorted(maps.Keys(r.removed))
 	}
+	o.SetPayload, o.DeletedPayload = r.payload, r.unload
 	return o
 }
 
@@ -184,8 +190,8 @@ func (o *Outcome) result() task.Result {
 	if !o.Next.IsZero() {
 		res.Next = task.At(o.Next)
 	}
-	if len(o.SetParams)+len(o.DeletedParams) > 0 {
-		res.Patch = &task.ParamsPatch{Set: o.SetParams, Remove: o.DeletedParams}
+	if len(o.SetParams)+len(o.DeletedParams) > 0 || o.SetPayload != nil || o.DeletedPayload {
+		res.Patch = &task.ParamsPatch{Set: o.SetParams, Remove: o.DeletedParams, Payload: (*task.Payload)(o.SetPayload), RemovePayload: o.DeletedPayload}
 	}
 	return res
 }

@@ -203,7 +203,9 @@ func (g *engine) resultsOf(acts []action) []*perceptorv1.RunResult {
 			p.NextExecuteTime = timestamppb.New(r.Next.Time())
 		}
 		if r.Patch != nil {
-			p.ParamsPatch = &perceptorv1.ParamsPatch{Set: r.Patch.Set, Remove: r.Patch.Remove}
+			p.ParamsPatch = &perceptorv1.ParamsPatch{
+				Set: r.Patch.Set, Remove: r.Patch.Remove, Payload: (*Payload)(r.Patch.Payload).proto(), RemovePayload: r.Patch.RemovePayload,
+			}
 		}
 		list[i] = p
 	}
@@ -219,6 +221,9 @@ func resultSize(r task.Result) int {
 		}
 		for _, k := range r.Patch.Remove {
 			n += len(k) + 4
+		}
+		if p := r.Patch.Payload; p != nil {
+			n += len(p.Data) + len(p.ContentType) + 16
 		}
 	}
 	return n

@@ -262,10 +262,10 @@ func (c *Client) info(p *perceptorv1.Task, err error) (*TaskInfo, error) {
 	return c.taskInfo(p), nil
 }
 
-// taskInfo decodes the params, too.
+// taskInfo decodes params and payload, too.
 func (c *Client) taskInfo(p *perceptorv1.Task) *TaskInfo {
 	info := taskInfo(p)
-	c.decoded(&info.Params, &info.ParamsErr)
+	c.decoded(&info.Params, &info.Payload, &info.ParamsErr)
 	return info
 }
 

@@ -96,9 +96,11 @@ type Task struct {
 	// MaxCount is the number of runs after which the task is completed. Default
 	// (0): no limit.
 	MaxCount int64
-	// Params are passed to the handler. At most 64 entries and 16 KiB, unless
-	// the tenant has another limit.
+	// Params are passed to the handler. At most 64 entries and, with the payload,
+	// 16 KiB, unless the tenant has another limit.
 	Params map[string]string
+	// Payload is passed to the handler, too; see [JSON]. Default (nil): none.
+	Payload *Payload
 	// Retry says what happens when the handler fails.
 	Retry RetryPolicy
 	// AckTimeout is how long a run may be without a result or heartbeat before
@@ -205,8 +207,8 @@ type TaskInfo struct {
 	RunCount int64
 	// MissedCount is the number of scheduled instants that passed without firing.
 	MissedCount int64
-	// ParamsErr says why the [Codec] could not decode Params. Then they are as
-	// stored; do not send them back.
+	// ParamsErr says why the [Codec] could not decode Params or Payload. Then
+	// both are as stored; do not send them back.
 	ParamsErr error
 	// OpenRuns is the number of runs without a final result.
 	OpenRuns int
@@ -246,6 +248,11 @@ func (t *Task) fault() *FieldError {
 			return text(fmt.Sprintf("params[%q]", k), v)
 		}
 	}
+	if t.Payload != nil {
+		if f := text("payload.content_type", t.Payload.ContentType); f != nil {
+			return f
+		}
+	}
 	for _, tag := range t.Tags {
 		if f := text("tags", tag); f != nil {
 			return f
@@ -260,7 +267,7 @@ func (t *Task) fault() *FieldError {
 
 func (t *Task) proto() *perceptorv1.Task {
 	p := &perceptorv1.Task{
-		Kind: t.Kind, Type: perceptorv1.Task_Type(t.Type), MaxCount: t.MaxCount, Params: t.Params,
+		Kind: t.Kind, Type: perceptorv1.Task_Type(t.Type), MaxCount: t.MaxCount, Params: t.Params, Payload: t.Payload.proto(),
 		BeginTime: protoTime(t.Begin), EndTime: protoTime(t.End),
 		AckTimeout: protoDuration(t.AckTimeout), GiveUpAfter: protoDuration(t.GiveUpAfter),
 		StopOnFailure: t.StopOnFailure, RetryPolicy: t.Retry.proto(),
@@ -355,7 +362,7 @@ func taskInfo(p *perceptorv1.Task) *TaskInfo {
 		CreatedAt: goTime(p.GetCreateTime()), FinishedAt: goTime(p.GetFinishTime()), Version: int(p.GetVersion()),
 		Task: Task{
 			Kind: p.GetKind(), Type: Type(p.GetType()), Begin: goTime(p.GetBeginTime()), End: goTime(p.GetEndTime()),
-			Interval: p.GetInterval().AsDuration(), MaxCount: p.GetMaxCount(), Params: p.GetParams(),
+			Interval: p.GetInterval().AsDuration(), MaxCount: p.GetMaxCount(), Params: p.GetParams(), Payload: payloadOf(p.GetPayload()),
 			AckTimeout: p.GetAckTimeout().AsDuration(), GiveUpAfter: p.GetGiveUpAfter().AsDuration(),
 			IdempotencyKey: p.GetIdempotencyKey(), Tags: p.GetTags(),
 			StopOnFailure: p.GetStopOnFailure(), Retention: p.GetRetention().AsDuration(),

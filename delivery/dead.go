@@ -80,7 +80,11 @@ func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (don
 			err = errors.Join(err, fmt.Errorf("dead letters of tenant %d: %w", r.Tenant, err2))
 			continue
 		}
-		key, value, headers := record.EncodeDead(r, t.Name)
+		encode := record.EncodeDead
+		if t.PayloadRecords {
+			encode = record.EncodeDeadPayload
+		}
+		key, value, headers := encode(r, t.Name)
 		m := kafka.Message{Topic: t.Topic + DeadSuffix, Key: key, Value: value}
 		for _, h := range t.Key.Signer().Sign(value, headers) {
 			m.Headers = append(m.Headers, kafka.Header{Key: h.Key, Value: h.Value})

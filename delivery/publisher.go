@@ -27,6 +27,16 @@ type Tenant struct {
 	Topic string
 	// Key signs the records.
 	Key *record.Key
+	// PayloadRecords selects the form of the records of tasks with a payload.
+	PayloadRecords bool
+}
+
+// encoder returns what encodes the records of the tenant.
+func (t *Tenant) encoder() func(task.Publication, string) (key, value []byte, headers []record.Header) {
+	if t.PayloadRecords {
+		return record.EncodePayload
+	}
+	return record.Encode
 }
 
 // Tenants is a source of what the records of tenants need. It should answer from memory.
@@ -194,7 +204,7 @@ func (p *Publisher) batches(ctx context.Context, pubs []task.Publication, groups
 // encode encodes records of one partition into batches of up to BatchBytes.
 func (p *Publisher) encode(g *topicGroup, partition int32, index []int, pubs []task.Publication, report func([]int, error)) []*batch {
 	var done []*batch
-	b, now, signer := p.begin(g, partition, index), time.Now().UnixMilli(), g.Key.Signer()
+	b, now, signer, encode := p.begin(g, partition, index), time.Now().UnixMilli(), g.Key.Signer(), g.encoder()
 	seal := func() {
 		set, err := sealBatch(b.set, len(b.index), now, p.codec)
 		if err != nil {
@@ -205,7 +215,7 @@ func (p *Publisher) encode(g *topicGroup, partition int32, index []int, pubs []t
 		done = append(done, b)
 	}
 	for n, i := range index {
-		key, value, headers := record.Encode(pubs[i], g.Name)
+		key, value, headers := encode(pubs[i], g.Name)
 		headers = signer.Sign(value, headers)
 		size := recordSize(len(b.index), key, value, headers)
 		if size+batchHeader > p.cfg.RequestBytes-1024 {

@@ -1,6 +1,8 @@
 package record
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -151,7 +153,8 @@ func decodeBytes(p *task.Publication, n protowire.Number, body []byte) error {
 		return err
 	case fieldParams:
 		p.Params = body
-		return walkParams(body, func(_, _ []byte) {})
+		_, err := walkParams(body, func(_, _ []byte) {})
+		return err
 	}
 	ms, err := millis(body)
 	if err != nil {
@@ -231,37 +234,56 @@ func check(p *task.Publication, seen uint32) error {
 	return nil
 }
 
-// Params decodes the wire bytes of perceptor.v1.Params. The map is never nil
-// and belongs to the caller.
-func Params(wire []byte) (map[string]string, error) {
-	params := make(map[string]string)
-	err := walkParams(wire, func(k, v []byte) { params[string(k)] = string(v) })
+// Params decodes the wire bytes of perceptor.v1.Params. The map is never nil; payload is nil
+// if there is none. Both belong to the caller.
+func Params(wire []byte) (params map[string]string, payload *task.Payload, err error) {
+	params = make(map[string]string)
+	stored, err := walkParams(wire, func(k, v []byte) { params[string(k)] = string(v) })
 	if err != nil {
-		return nil, fmt.Errorf("record: params: %w", err)
+		return nil, nil, fmt.Errorf("record: params: %w", err)
 	}
-	return params, nil
+	if len(stored.Data) == 0 {
+		return params, nil, nil
+	}
+	stored.Data = bytes.Clone(stored.Data)
+	stored.ContentType = cmp.Or(stored.ContentType, task.DefaultContentType)
+	return params, &stored, nil
 }
 
-func walkParams(wire []byte, yield func(k, v []byte)) error {
+// Numbers of the fields of perceptor.v1.Params.
+const (
+	fieldEntries     protowire.Number = 1
+	fieldPayload     protowire.Number = 2
+	fieldContentType protowire.Number = 3
+)
+
+// walkParams checks the wire bytes of perceptor.v1.Params. It calls yield for each entry and
+// returns the payload, which refers to wire; its data is empty for none.
+func walkParams(wire []byte, yield func(k, v []byte)) (payload task.Payload, err error) {
 	count, total := 0, 0
 	for len(wire) > 0 {
 		n, typ, size := protowire.ConsumeTag(wire)
 		if size < 0 {
-			return protowire.ParseError(size)
+			return payload, protowire.ParseError(size)
 		}
 		wire = wire[size:]
 		size = protowire.ConsumeFieldValue(n, typ, wire)
 		if size < 0 {
-			return fmt.Errorf("entry %d: %w", count, protowire.ParseError(size))
+			return payload, fmt.Errorf("entry %d: %w", count, protowire.ParseError(size))
 		}
-		if n == 1 {
+		if n >= fieldEntries && n <= fieldContentType {
 			if typ != protowire.BytesType {
-				return fmt.Errorf("entry %d has wire type %d, want %d", count, typ, protowire.BytesType)
+				return payload, fmt.Errorf("entry %d has wire type %d, want %d", count, typ, protowire.BytesType)
 			}
-			entry, _ := protowire.ConsumeBytes(wire[:size])
-			k, v, err := splitEntry(entry)
+			body, _ := protowire.ConsumeBytes(wire[:size])
+			if n != fieldEntries {
+				setPayload(&payload, n, body)
+				wire = wire[size:]
+				continue
+			}
+			k, v, err := splitEntry(body)
 			if err != nil {
-				return fmt.Errorf("entry %d: %w", count, err)
+				return payload, fmt.Errorf("entry %d: %w", count, err)
 			}
 			count++
 			total += len(k) + len(v)
@@ -269,11 +291,27 @@ func walkParams(wire []byte, yield func(k, v []byte)) error {
 		}
 		wire = wire[size:]
 	}
+	return payload, checkParams(count, total, &payload)
+}
+
+func setPayload(p *task.Payload, n protowire.Number, body []byte) {
+	if n == fieldPayload {
+		p.Data = body
+		return
+	}
+	p.ContentType = string(body)
+}
+
+// checkParams validates what requires all entries, whose keys and values have total bytes.
+func checkParams(count, total int, payload *task.Payload) error {
 	if count > task.MaxParams {
 		return fmt.Errorf("%d entries; at most %d are allowed", count, task.MaxParams)
 	}
-	if total > task.MaxParamsBytes {
+	if total += len(payload.Data); total > task.MaxParamsBytes {
 		return fmt.Errorf("%d bytes; at most %d are allowed", total, task.MaxParamsBytes)
+	}
+	if msg := task.ContentTypeFault(payload.ContentType); msg != "" {
+		return fmt.Errorf("content_type: %s", msg)
 	}
 	return nil
 }

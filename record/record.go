@@ -8,6 +8,9 @@
 //     that a listener needs; the headers repeat some of it for tools.
 //   - The headers are those of CloudEvents 1.0 in binary mode, and additional ones.
 //
+// A tenant may have payload records instead for tasks with a payload (payload.go): their value
+// is the payload, and a header has the rest. [Read] reads both forms.
+//
 // The params are stored as the wire bytes of perceptor.v1.Params and are passed
 // on unchanged, so encoding a record builds no map. Therefore the encoder is
 // written by hand; a test compares it with the generated code.
@@ -70,8 +73,8 @@ const (
 	HeaderTrace       = "traceparent"    // only for deliveries that are traced
 )
 
-// MaxOverheadBytes bounds the size of a record besides the keys and values of
-// its params: key, value, headers and the framing of up to [task.MaxParams]
+// MaxOverheadBytes bounds the size of a record besides its payload and the keys and
+// values of its params: key, value, headers and the framing of up to [task.MaxParams]
 // entries. A topic must accept records of params limit + MaxOverheadBytes.
 const MaxOverheadBytes = 4 << 10
 

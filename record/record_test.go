@@ -81,9 +81,24 @@ func drawPublication(r *rapid.T, t *testing.T) task.Publication {
 		Missed:      rapid.Int64Range(0, 1<<40).Draw(r, "missed"),
 		Version:     rapid.Int32Range(0, 1<<31-1).Draw(r, "version"),
 		AckTimeout:  time.Duration(rapid.Int64Range(1, task.MaxAckTimeout.Milliseconds()).Draw(r, "ack")) * time.Millisecond,
-		Params:      paramsWire(t, rapid.MapOfN(text, rapid.String(), 0, 20).Draw(r, "params")),
+		Params:      drawParams(r, t),
 		Origin:      origin,
 	}
+}
+
+// drawParams returns stored params, some of which have a payload.
+func drawParams(r *rapid.T, t *testing.T) []byte {
+	text := rapid.StringMatching(`[a-zà-ÿ 0-9]{1,20}`)
+	p := perceptorv1.Params{Entries: rapid.MapOfN(text, rapid.String(), 0, 20).Draw(r, "params")}
+	if rapid.Bool().Draw(r, "has a payload") {
+		p.Payload = rapid.SliceOfN(rapid.Byte(), 1, 100).Draw(r, "payload")
+		p.ContentType = rapid.SampledFrom([]string{"", "application/json", "text/csv; charset=utf-8"}).Draw(r, "content type")
+	}
+	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(&p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wire
 }
 
 func TestValueIsWhatTheGeneratedCodeWrites(t *testing.T) {
@@ -125,7 +140,7 @@ func TestParamsBytesAreCarriedUntouched(t *testing.T) {
 	if !bytes.Equal(got.Params, p.Params) {
 		t.Errorf("params = %[2]x, want %[1]x", p.Params, got.Params)
 	}
-	params, err := record.Params(got.Params)
+	params, _, err := record.Params(got.Params)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +296,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		if _, err := record.Params(p.Params); err != nil {
+		if _, _, err := record.Params(p.Params); err != nil {
 			t.Fatalf("Decode accepted params that Params rejects: %v", err)
 		}
 		_, again, _ := record.Encode(p, "shop")

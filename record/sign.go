@@ -17,9 +17,18 @@ const (
 	HeaderSignature = "perceptor_signature"
 )
 
-// signed has the names of the headers that the signature covers, in its order. Others repeat
-// the value, or are written by others on the way, such as mirrors of topics.
-var signed = [...]string{HeaderType, HeaderReason, HeaderError, HeaderDiedAt}
+// signed has the names of the headers that the signature covers, in its order. The last two
+// are covered in payload records only. Others repeat the value, or are written by others on the
+// way, such as mirrors of topics.
+var signed = [...]string{HeaderType, HeaderReason, HeaderError, HeaderDiedAt, HeaderContentType, HeaderRun}
+
+// signedIn returns the names of the headers that the signature of a record covers.
+func signedIn(headers []Header) []string {
+	if kind, _ := find(headers, HeaderType); isPayload(kind) {
+		return signed[:]
+	}
+	return signed[:4]
+}
 
 // A Key signs the records of one tenant. It is immutable.
 type Key struct {
@@ -52,7 +61,7 @@ func (s *Signer) Sign(value []byte, headers []Header) []Header {
 
 func (s *Signer) sum(value []byte, headers []Header) []byte {
 	s.mac.Reset()
-	for _, name := range signed {
+	for _, name := range signedIn(headers) {
 		v, _ := find(headers, name)
 		binary.BigEndian.PutUint32(s.size[:], uint32(len(v)))
 		s.mac.Write(s.size[:])
@@ -83,10 +92,10 @@ func KeyID(headers []Header) (int32, error) {
 	return int32(id), nil
 }
 
-// Verify returns nil if the key has signed this record of this event type: [EventType] or
-// [DeadEventType].
+// Verify returns nil if the key has signed this record, and it is of this event type,
+// [EventType] or [DeadEventType], or a payload record that stands for one.
 func (s *Signer) Verify(eventType string, value []byte, headers []Header) error {
-	for _, name := range signed {
+	for _, name := range signedIn(headers) {
 		if _, n := find(headers, name); n > 1 {
 			return ErrForged // which of them was signed is not known
 		}
@@ -98,7 +107,7 @@ func (s *Signer) Verify(eventType string, value []byte, headers []Header) error 
 	if n > 1 || !hmac.Equal(signature, s.sum(value, headers)) {
 		return ErrForged
 	}
-	if kind, _ := find(headers, HeaderType); string(kind) != eventType {
+	if kind, _ := find(headers, HeaderType); string(kind) != eventType && string(kind) != payloadType(eventType) {
 		return ErrOtherType
 	}
 	return nil

@@ -22,8 +22,8 @@ const (
 	namesPage  = 10_000
 )
 
-// names caches the names of tenants, which never change, and so their topics, and their keys,
-// which are rotated.
+// names caches the names of tenants, which never change, and so their topics; their keys,
+// which are rotated; and the form of their records.
 type names struct {
 	store  *control.Store
 	prefix string
@@ -35,9 +35,10 @@ type names struct {
 
 // knownTenant is immutable.
 type knownTenant struct {
-	name, topic string
-	version     int64
-	keys        []signingKey // by their start
+	name, topic    string
+	version        int64
+	keys           []signingKey // by their start
+	payloadRecords bool
 }
 
 type signingKey struct {
@@ -60,7 +61,7 @@ func (n *names) Tenant(ctx context.Context, id int32) (delivery.Tenant, error) {
 			return delivery.Tenant{}, err
 		}
 	}
-	return delivery.Tenant{Name: t.name, Topic: t.topic, Key: t.key(task.At(time.Now()))}, nil
+	return delivery.Tenant{Name: t.name, Topic: t.topic, Key: t.key(task.At(time.Now())), PayloadRecords: t.payloadRecords}, nil
 }
 
 // key returns the newest key that has started. If none has, because the clocks differ, it
@@ -83,7 +84,9 @@ func (n *names) read(ctx context.Context, id int32) (*knownTenant, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &knownTenant{name: found.Name, topic: delivery.TopicName(n.prefix, id, found.Name), version: found.Version}
+	t := &knownTenant{
+		name: found.Name, topic: delivery.TopicName(n.prefix, id, found.Name), version: found.Version, payloadRecords: found.Rates.PayloadRecords,
+	}
 	for i := range found.Keys {
 		k := &found.Keys[i]
 		t.keys = append(t.keys, signingKey{k.Start, record.NewKey(k.ID, derive(n.secret, &found, k, recordPurpose))})

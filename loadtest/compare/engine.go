@@ -189,7 +189,7 @@ func (e *engine) Ping(context.Context) error { return nil }
 // handle is the handler. It checks its params and does nothing else.
 func (e *engine) handle(p *task.Publication) task.Report {
 	n := -1
-	if params, err := record.Params(p.Params); err == nil && params["pad"] == e.pad {
+	if params, _, err := record.Params(p.Params); err == nil && params["pad"] == e.pad {
 		if v, err := strconv.Atoi(params["n"]); err == nil {
 			n = v
 		}
