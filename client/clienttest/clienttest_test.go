@@ -233,6 +233,40 @@ func TestATaskThatWasReadCanBeChangedAndSentBackWhole(t *testing.T) {
 	}
 }
 
+func TestAPayloadIsKeptChangedAndRemoved(t *testing.T) {
+	c := clienttest.New(t)
+	want := client.Task{Kind: "k", Type: client.OneShot, Begin: tomorrow, Params: map[string]string{"n": "1"}, Payload: client.MustJSON([]int{1, 2})}
+	id, err := c.AddTask(t.Context(), want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, c.AddedOne("k")); diff != "" {
+		t.Errorf("added (-want +got)\n%s", diff)
+	}
+	read, err := c.GetTask(t.Context(), id)
+	if err != nil || !cmp.Equal(read.Payload, want.Payload) {
+		t.Fatalf("%+v, %v", read, err)
+	}
+	if same, err := c.UpdateTask(t.Context(), id, read.Task, client.UpdateOptions{}); err != nil || same.Version != 1 {
+		t.Errorf("sent back as it was: %+v, %v", same, err)
+	}
+	text := &client.Payload{Data: []byte("a"), ContentType: "text/plain"}
+	if got, err := c.UpdateTask(t.Context(), id, client.Task{Payload: text}, client.UpdateOptions{}); err != nil || !cmp.Equal(got.Payload, text) || got.Params["n"] != "1" || got.Version != 2 {
+		t.Errorf("changed: %+v, %v", got, err)
+	}
+	if got, err := c.UpdateTask(t.Context(), id, client.Task{}, client.UpdateOptions{Fields: []string{"payload"}}); err != nil || got.Payload != nil || got.Params["n"] != "1" {
+		t.Errorf("removed: %+v, %v", got, err)
+	}
+	_, err = c.AddTask(t.Context(), client.Task{Kind: "k", Type: client.OneShot, Payload: &client.Payload{Data: []byte("{"), ContentType: "application/json"}})
+	if refused := new(client.Error); !errors.As(err, &refused) || len(refused.Fields) != 1 || !strings.HasSuffix(refused.Fields[0].Field, "payload.data") {
+		t.Errorf("what is no JSON: %v", err)
+	}
+	outcome := clienttest.Run(t, func(_ context.Context, r *client.Run) error { r.SetPayload(nil); return nil }, &client.Run{Payload: text})
+	if diff := cmp.Diff(client.Outcome{Status: client.Success, DeletedPayload: true}, outcome); diff != "" {
+		t.Errorf("the outcome (-want +got)\n%s", diff)
+	}
+}
+
 func TestASchedulesInstantsArePreviewed(t *testing.T) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	c := clienttest.New(t, clienttest.WithNow(func() time.Time { return now }))
