@@ -129,6 +129,7 @@ func deadDetails(x *perceptorv1.DeadRun) *table {
 	for _, k := range sortedKeys(x.Params) {
 		t.add("params."+k, x.Params[k])
 	}
+	t.addPayload(x.Payload)
 	return t
 }
 

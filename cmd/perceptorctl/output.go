@@ -23,6 +23,8 @@ import (
 
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/duration"
+	"github.com/perceptor/perceptor/internal/payload"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
 // outputs are the values of --output.
@@ -70,6 +72,25 @@ func (t *table) add(cells ...string) {
 	t.rows = append(t.rows, cells)
 }
 
+// maxPayloadLines bounds what a table shows of a payload.
+const maxPayloadLines = 200
+
+// addPayload adds the rows of a payload: what it is, and its lines.
+func (t *table) addPayload(p *perceptorv1.Payload) {
+	if p == nil {
+		return
+	}
+	t.add("payload", payload.Title(p))
+	lines := strings.Split(strings.TrimSuffix(payload.Text(p), "\n"), "\n")
+	for i, line := range lines {
+		if i == maxPayloadLines {
+			t.add("", fmt.Sprintf("… and %d more lines; -o json shows all", len(lines)-i))
+			return
+		}
+		t.add("", line)
+	}
+}
+
 func (t *table) write(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, strings.Join(t.head, "\t"))
@@ -88,7 +109,7 @@ func (c *ctl) show(cmd *cobra.Command, m proto.Message, t func() *table) error {
 		return t().cut().write(cmd.OutOrStdout())
 	}
 	// The library varies its white space at random; a stable form serves scripts.
-	compact, err := protojson.Marshal(m)
+	compact, err := payload.Marshal(protojson.MarshalOptions{}, m)
 	if err != nil {
 		return err
 	}

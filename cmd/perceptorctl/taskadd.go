@@ -16,7 +16,7 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-// maxTaskFile bounds what is read of a task in JSON.
+// maxTaskFile bounds what is read of a task in JSON, or of a payload.
 const maxTaskFile = 1 << 20
 
 func (c *ctl) taskAdd() *cobra.Command {
@@ -26,6 +26,7 @@ func (c *ctl) taskAdd() *cobra.Command {
 		Example: "  perceptorctl task add --kind welcome-mail --type one-shot --begin +10s --param user=42\n" +
 			"  perceptorctl task add --kind quality-check --type blocking --interval 1h --max-count 1000\n" +
 			"  perceptorctl task add --kind report --type non-blocking --cron '30 6 * * MON-FRI' --tz Europe/London --spread 10m\n" +
+			"  perceptorctl task add --kind invoice --type one-shot --payload @order.json\n" +
 			"  perceptorctl task add --file task.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			t, err := a.read(cmd)
@@ -54,27 +55,36 @@ func (c *ctl) taskAdd() *cobra.Command {
 }
 
 func readTask(stdin io.Reader, file string) (*perceptorv1.Task, error) {
-	in := stdin
-	if file != "-" {
-		opened, err := os.Open(file)
-		if err != nil {
-			return nil, cli.Usagef("--file: %v", err)
-		}
-		defer opened.Close() //nolint:errcheck // it was only read
-		in = opened
-	}
-	text, err := io.ReadAll(io.LimitReader(in, maxTaskFile+1))
+	text, err := readFile(stdin, "file", file)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	}
-	if len(text) > maxTaskFile {
-		return nil, cli.Usagef("--file: %s has more than %d bytes", file, maxTaskFile)
+		return nil, err
 	}
 	t := &perceptorv1.Task{}
 	if err := protojson.Unmarshal(text, t); err != nil {
 		return nil, cli.Usagef("--file: not a task in JSON: %v", err)
 	}
 	return t, nil
+}
+
+// readFile reads the file that a flag names; - is standard input.
+func readFile(stdin io.Reader, flag, file string) ([]byte, error) {
+	in := stdin
+	if file != "-" {
+		opened, err := os.Open(file)
+		if err != nil {
+			return nil, cli.Usagef("--%s: %v", flag, err)
+		}
+		defer opened.Close() //nolint:errcheck // it was only read
+		in = opened
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxTaskFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	if len(data) > maxTaskFile {
+		return nil, cli.Usagef("--%s: %s has more than %d bytes", flag, file, maxTaskFile)
+	}
+	return data, nil
 }
 
 func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 // addFlags are the flags of task add as they were given.
@@ -25,6 +27,7 @@ type addFlags struct {
 	maxAttempts                                                           int32
 	multiplier, jitter                                                    float64
 	params, tags                                                          []string
+	payload, contentType                                                  string
 	upsert                                                                bool
 	timing                                                                timingFlags
 	// update: the task is there, and the flags are those to change.
@@ -43,6 +46,8 @@ func (a *addFlags) flags(cmd *cobra.Command) {
 	a.timing.flags(cmd)
 	f.Int64Var(&a.task.MaxCount, "max-count", 0, "most runs of the task (default no limit)")
 	f.StringArrayVar(&a.params, "param", nil, "KEY=VALUE for the handler; may be repeated")
+	f.StringVar(&a.payload, "payload", "", "bytes for the handler: the text itself, @FILE, or @- for standard input")
+	f.StringVar(&a.contentType, "content-type", "", "media type of the payload (default application/json if it is JSON, otherwise application/octet-stream)")
 	duration.Var(f, &a.ackTimeout, "ack-timeout", 0, "how long to wait for a result before a run is delivered again (default 1m)")
 	duration.Var(f, &a.giveUpAfter, "give-up-after", 0, "how long after its first claim a run without a result becomes dead (default 24h)")
 	f.Int32Var(&a.maxAttempts, "max-attempts", 0, "failures after which a run becomes dead (default 5)")
@@ -60,7 +65,7 @@ func (a *addFlags) flags(cmd *cobra.Command) {
 // expression keeps the time zone, and is read in its own language.
 var flagFields = map[string]string{
 	"kind": "kind", "begin": "begin_time", "end": "end_time", "interval": "interval", "max-count": "max_count",
-	"param": "params", "ack-timeout": "ack_timeout", "give-up-after": "give_up_after", "stop-on-failure": "stop_on_failure",
+	"param": "params", "payload": "payload", "content-type": "payload", "ack-timeout": "ack_timeout", "give-up-after": "give_up_after", "stop-on-failure": "stop_on_failure",
 	"retention": "retention", "max-attempts": "retry_policy.max_attempts",
 	"multiplier": "retry_policy.multiplier", "jitter": "retry_policy.jitter",
 	"initial-backoff": "retry_policy.initial_backoff", "max-backoff": "retry_policy.max_backoff", "tag": "tags",
@@ -90,6 +95,9 @@ func (a *addFlags) read(cmd *cobra.Command) (t *perceptorv1.Task, err error) {
 		return nil, err
 	}
 	if t.Params, err = readParams(a.params); err != nil {
+		return nil, err
+	}
+	if t.Payload, err = a.readPayload(cmd); err != nil {
 		return nil, err
 	}
 	t.Tags = a.tags
@@ -151,6 +159,33 @@ func readParams(list []string) (map[string]string, error) {
 	return params, nil
 }
 
+// readPayload returns the payload of the flags; nil for none. An empty one removes that of a
+// task that is there.
+func (a *addFlags) readPayload(cmd *cobra.Command) (*perceptorv1.Payload, error) {
+	if !cmd.Flags().Changed("payload") {
+		if a.contentType != "" {
+			return nil, cli.Usagef("--content-type: there is no --payload that it could be of")
+		}
+		return nil, nil
+	}
+	data := []byte(a.payload)
+	if file, ok := strings.CutPrefix(a.payload, "@"); ok {
+		var err error
+		if data, err = readFile(cmd.InOrStdin(), "payload", file); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case len(data) == 0 && a.update:
+		return nil, nil
+	case len(data) == 0:
+		return nil, cli.Usagef("--payload: is empty")
+	case a.contentType == "" && json.Valid(data):
+		return &perceptorv1.Payload{Data: data, ContentType: task.JSONContentType}, nil
+	}
+	return &perceptorv1.Payload{Data: data, ContentType: a.contentType}, nil
+}
+
 // taskDetails lists the fields of one task below each other.
 func taskDetails(x *perceptorv1.Task) *table {
 	t := &table{head: []string{"FIELD", "VALUE"}}
@@ -186,6 +221,7 @@ func taskDetails(x *perceptorv1.Task) *table {
 	for _, k := range sortedKeys(x.Params) {
 		t.add("params."+k, x.Params[k])
 	}
+	t.addPayload(x.Payload)
 	return t
 }
 

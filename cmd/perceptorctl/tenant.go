@@ -30,6 +30,7 @@ type tenantSettings struct {
 	history   string
 	slowAfter time.Duration
 	sample    int32
+	payloads  bool
 	rates     rateSettings
 }
 
@@ -37,12 +38,13 @@ type tenantSettings struct {
 var histories = []string{"none", "failures", "slow", "sampled", "all"}
 
 func (s *tenantSettings) flags(cmd *cobra.Command) {
-	cmd.Flags().Int32Var(&s.params, "max-params-bytes", 0, "most bytes of the params of a task (default 16384)")
+	cmd.Flags().Int32Var(&s.params, "max-params-bytes", 0, "most bytes of the params and the payload of a task (default 16384)")
 	duration.Var(cmd.Flags(), &s.retention, "default-retention", 0, "retention of finished tasks that set none (default 1h)")
 	cmd.Flags().StringVar(&s.history, "history", "", "events of runs that are recorded: none, failures, slow, sampled or all (default slow)")
 	completes(cmd, "history", histories...)
 	duration.Var(cmd.Flags(), &s.slowAfter, "history-slow-after", 0, "how late, or how long, a run must be to be recorded as slow (default 5s)")
 	cmd.Flags().Int32Var(&s.sample, "history-sample", 0, "with sampled, record the success of one in so many runs (default 100)")
+	cmd.Flags().BoolVar(&s.payloads, "payload-records", false, "records of tasks with a payload have the payload as their value, for consumers that know only CloudEvents")
 	s.rates.flags(cmd)
 }
 
@@ -66,6 +68,9 @@ func (s *tenantSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields
 	}
 	if cmd.Flags().Changed("history-sample") {
 		t.HistorySample, fields = s.sample, append(fields, "history_sample")
+	}
+	if cmd.Flags().Changed("payload-records") {
+		t.PayloadRecords, fields = s.payloads, append(fields, "payload_records")
 	}
 	rates, err := s.rates.read(cmd, t)
 	return append(fields, rates...), err
@@ -224,12 +229,13 @@ func (c *ctl) tenantList() *cobra.Command {
 func tenantTable(tenants ...*perceptorv1.Tenant) *table {
 	t := &table{narrow: 7, head: []string{
 		"NAME", "TOPIC", "MAX PARAMS", "RETENTION", "HISTORY", "RATES", "CREATED",
-		"PAUSED", "PAUSED KINDS", "SLOW AFTER", "SAMPLE", "MAX BACKLOG", "READS/S", "UPDATES/S", "PREVIEWS/S", "RUNS/S",
+		"PAUSED", "PAUSED KINDS", "SLOW AFTER", "SAMPLE", "MAX BACKLOG", "READS/S", "UPDATES/S", "PREVIEWS/S", "RUNS/S", "PAYLOAD RECORDS",
 	}}
 	for _, x := range tenants {
 		t.add(x.Name, x.Topic, strconv.Itoa(int(x.MaxParamsBytes)), durationCell(x.DefaultRetention), x.History.String(), ratesCell(x), timeCell(x.CreateTime),
 			strconv.FormatBool(x.Paused), textCell(strings.Join(x.PausedKinds, ", ")), durationCell(x.HistorySlowAfter), strconv.Itoa(int(x.HistorySample)),
-			strconv.FormatInt(x.MaxBacklog, 10), strconv.Itoa(int(x.ReadRate)), strconv.Itoa(int(x.UpdateRate)), strconv.Itoa(int(x.PreviewRate)), strconv.Itoa(int(x.RunRate)))
+			strconv.FormatInt(x.MaxBacklog, 10), strconv.Itoa(int(x.ReadRate)), strconv.Itoa(int(x.UpdateRate)), strconv.Itoa(int(x.PreviewRate)), strconv.Itoa(int(x.RunRate)),
+			strconv.FormatBool(x.PayloadRecords))
 	}
 	return t
 }
