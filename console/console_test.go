@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"html"
 	"io"
 	"log/slog"
 	"net/http"
@@ -85,11 +86,11 @@ var (
 func newFakeAPI() *fakeAPI {
 	task := &perceptorv1.Task{
 		Id: 513, Kind: hostile, Type: perceptorv1.Task_NON_BLOCKING, State: perceptorv1.Task_SCHEDULED, Tags: []string{hostile},
-		Params: map[string]string{hostile: hostile}, Schedule: &perceptorv1.Task_Interval{Interval: durationpb.New(time.Hour)},
+		Params: map[string]string{hostile: hostile}, Payload: &perceptorv1.Payload{Data: []byte(hostile), ContentType: "text/html"}, Schedule: &perceptorv1.Task_Interval{Interval: durationpb.New(time.Hour)},
 		IdempotencyKey: hostile, DueTime: timestamppb.New(time.Now().Add(time.Hour)), Version: 3,
 		RetryPolicy: &perceptorv1.RetryPolicy{MaxAttempts: 5, InitialBackoff: durationpb.New(time.Second)},
 	}
-	dead := &perceptorv1.DeadRun{RunId: "513-7", TaskId: 513, Seq: 7, Kind: hostile, Error: hostile, Reason: perceptorv1.DeadRun_PERMANENT, Params: task.Params, Tags: task.Tags}
+	dead := &perceptorv1.DeadRun{RunId: "513-7", TaskId: 513, Seq: 7, Kind: hostile, Error: hostile, Reason: perceptorv1.DeadRun_PERMANENT, Params: task.Params, Payload: task.Payload, Tags: task.Tags}
 	event := &perceptorv1.AuditEvent{Tenant: "acme", Actor: hostile, Source: hostile, Action: hostile, Object: hostile, Result: hostile, EventTime: timestamppb.Now(), Changes: []*perceptorv1.AuditEvent_Change{{Field: hostile, Before: hostile, After: hostile}}}
 	figures := &perceptorv1.TenantFigures{Tenant: hostile, LastMinute: &perceptorv1.FigurePoint{Seconds: 60}, UnhandledKinds: []*perceptorv1.UnhandledKind{{Kind: hostile}}}
 	is := func(m proto.Message) func(context.Context, proto.Message) (proto.Message, error) {
@@ -247,6 +248,16 @@ func TestEveryPageEscapesWhatComesFromTasks(t *testing.T) {
 			if strings.Contains(body, inline) {
 				t.Errorf("%s has %q, which the policy forbids", path, inline)
 			}
+		}
+	}
+}
+
+func TestAPayloadIsShownOnThePagesOfItsTaskAndItsDeadRun(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	for _, path := range []string{"tasks/513", "dead/513-7"} {
+		if _, body := b.get(path); !strings.Contains(body, "text/html, 27 bytes") || !strings.Contains(body, "<pre>"+html.EscapeString(hostile)) {
+			t.Errorf("%s does not show the payload:\n%s", path, body)
 		}
 	}
 }

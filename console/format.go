@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/perceptor/perceptor/internal/payload"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -20,6 +21,7 @@ func functions(f *files) template.FuncMap {
 	return template.FuncMap{
 		"file": f.url, "number": number, "duration": durationOf, "words": words, "join": strings.Join, "args": func(v ...any) []any { return v },
 		"add": func(a, b int) int { return a + b }, "tone": tone, "bytes": byteSize, "rate": rate, "cadence": Cadence, "plain": plainDuration,
+		"payloadTitle": payload.Title, "payloadText": payload.Text,
 		"spanchart": SpanChart, "peak": Peak, "add64": func(a, b int64) int64 { return a + b },
 		"living": func(f *perceptorv1.TenantFigures) int64 {
 			return sumCounts(f, func(c *perceptorv1.TaskCounts) int64 { return c.Scheduled + c.Running })

@@ -212,7 +212,7 @@ func tenantFields(t *perceptorv1.Tenant) []*tenantField {
 		whole("weight", "Weight", int64(t.Weight), "the share among backlogged tenants", func(t *perceptorv1.Tenant, n int64) { t.Weight = int32(n) }),
 		whole("add_rate", "Add rate", int64(t.AddRate), quota, func(t *perceptorv1.Tenant, n int64) { t.AddRate = int32(n) }),
 		whole("max_backlog", "Max. unfinished tasks", t.MaxBacklog, quota, func(t *perceptorv1.Tenant, n int64) { t.MaxBacklog = n }),
-		whole("max_params_bytes", "Max. bytes of params", int64(t.MaxParamsBytes), "1 to 262,144", func(t *perceptorv1.Tenant, n int64) { t.MaxParamsBytes = int32(n) }),
+		whole("max_params_bytes", "Max. bytes of params and payload", int64(t.MaxParamsBytes), "1 to 262,144", func(t *perceptorv1.Tenant, n int64) { t.MaxParamsBytes = int32(n) }),
 		{field{Name: "default_retention", Label: "Retention of finished tasks", Value: plainDuration(t.DefaultRetention), Hint: "such as 90s, 1h30m or 2d"}, func(t *perceptorv1.Tenant, s string) (ok bool) {
 			t.DefaultRetention, ok = parseDuration(s)
 			return ok
@@ -224,6 +224,10 @@ func tenantFields(t *perceptorv1.Tenant) []*tenantField {
 		{field{Name: "kind_caps", Label: "Caps of kinds", Value: capsText(t.KindCaps), Hint: "open runs by kind, such as mail=10, import=2"}, func(t *perceptorv1.Tenant, s string) (ok bool) {
 			t.KindCaps, ok = readCaps(s)
 			return ok
+		}},
+		{field{Name: "payload_records", Label: "Payload records", Value: strconv.FormatBool(t.PayloadRecords), Kind: "false,true", Hint: "whether records have the payload of their task as value"}, func(t *perceptorv1.Tenant, s string) bool {
+			t.PayloadRecords = s == "true"
+			return true
 		}},
 		{field{Name: "history", Label: "History", Value: t.History.String(), Kind: historyLevels(), Hint: "which events of runs are recorded"}, func(t *perceptorv1.Tenant, s string) bool {
 			n, ok := perceptorv1.Tenant_History_value[s]

@@ -106,5 +106,8 @@ func Title(p *perceptorv1.Payload) string {
 	if p == nil {
 		return ""
 	}
+	if len(p.GetData()) == 1 {
+		return p.GetContentType() + ", 1 byte"
+	}
 	return fmt.Sprintf("%s, %d bytes", p.GetContentType(), len(p.GetData()))
 }
