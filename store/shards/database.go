@@ -44,6 +44,7 @@ func (a *adding) bytes() int {
 func (r reported) bytes() int {
 	n := rowBytes + len(r.Error)
 	if r.Patch != nil {
+		n += r.Patch.Payload.Size()
 		for k, v := range r.Patch.Set {
 			n += len(k) + len(v)
 		}
