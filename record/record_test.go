@@ -318,6 +318,22 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
+func BenchmarkEncodeWithAPayload(b *testing.B) {
+	p := withPayload(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		record.Encode(p, "shop")
+	}
+}
+
+func BenchmarkEncodePayloadRecord(b *testing.B) {
+	p := withPayload(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		record.EncodePayload(p, "shop")
+	}
+}
+
 func BenchmarkDecode(b *testing.B) {
 	_, value, _ := record.Encode(sample(b), "shop")
 	b.ReportAllocs()

@@ -25,11 +25,19 @@ func bearing(secret string) context.Context {
 	return metadata.NewIncomingContext(context.Background(), metadata.Pairs("authorization", "Bearer "+secret))
 }
 
-func BenchmarkAddOf500Tasks(b *testing.B) {
+func BenchmarkAddOf500Tasks(b *testing.B) { addOf500(b, nil) }
+
+func BenchmarkAddOf500TasksWithAPayload(b *testing.B) {
+	addOf500(b, &perceptorv1.Payload{Data: []byte(`{"order":42,"lines":[{"sku":"a","count":2}]}`), ContentType: "application/json"})
+}
+
+func addOf500(b *testing.B, payload *perceptorv1.Payload) {
 	s := &taskService{store: idleTasks{}, limits: task.DefaultLimits(), events: &Events{}}
 	request := &perceptorv1.AddTasksRequest{RequestId: "r"}
 	for range 500 {
-		request.Tasks = append(request.Tasks, full())
+		t := full()
+		t.Payload = payload
+		request.Tasks = append(request.Tasks, t)
 	}
 	id := identities["acme-secret"]
 	ctx := context.WithValue(bearing("acme-secret"), identityKey{}, &id)
