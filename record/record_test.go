@@ -170,29 +170,36 @@ func TestKeyAndHeadersSayWhichDeliveryThisIs(t *testing.T) {
 }
 
 func TestLargestRecordFitsTheStatedOverhead(t *testing.T) {
-	params := map[string]string{}
+	largest := &perceptorv1.Params{Entries: map[string]string{}, ContentType: "text/" + strings.Repeat("x", task.MaxContentTypeBytes-len("text/"))}
 	left := task.MaxParamsBytes
 	for i := range task.MaxParams {
 		k := fmt.Sprintf("%0*d", task.MaxParamKeyBytes, i)
-		size := task.MaxParamsBytes/task.MaxParams - len(k)
-		params[k] = strings.Repeat("x", size)
+		size := task.MaxParamsBytes/task.MaxParams/2 - len(k)
+		largest.Entries[k] = strings.Repeat("x", size)
 		left -= size + len(k)
+	}
+	largest.Payload = make([]byte, left)
+	wire, err := proto.Marshal(largest)
+	if err != nil {
+		t.Fatal(err)
 	}
 	p := task.Publication{
 		Task: 1<<63 - 1, Seq: 1<<63 - 1, Attempt: 1<<31 - 1, Type: task.Blocking, Kind: strings.Repeat("k", task.MaxKindBytes),
 		ScheduledAt: task.LastInstant - 1, ClaimedAt: task.LastInstant - 1, Missed: 1<<63 - 1, Version: 1<<31 - 1,
-		AckTimeout: task.MaxAckTimeout, Params: paramsWire(t, params),
+		AckTimeout: task.MaxAckTimeout, Params: wire,
 	}
-	key, value, headers := record.Encode(p, strings.Repeat("t", 63))
-	total := len(key) + len(value)
-	for _, h := range headers {
-		total += len(h.Key) + len(h.Value) + 10
-	}
-	if over := total - (task.MaxParamsBytes - left); over > record.MaxOverheadBytes {
-		t.Errorf("overhead = %d bytes, want at most %d", over, record.MaxOverheadBytes)
-	}
-	if _, err := record.Decode(value); err != nil {
-		t.Errorf("Decode rejects the largest record: %v", err)
+	for name, encode := range map[string]func(task.Publication, string) ([]byte, []byte, []record.Header){"run": record.Encode, "payload": record.EncodePayload} {
+		key, value, headers := encode(p, strings.Repeat("t", 63))
+		total := len(key) + len(value)
+		for _, h := range headers {
+			total += len(h.Key) + len(h.Value) + 10
+		}
+		if over := total - task.MaxParamsBytes; over > record.MaxOverheadBytes {
+			t.Errorf("%s: overhead = %d bytes, want at most %d", name, over, record.MaxOverheadBytes)
+		}
+		if got, err := record.Read(value, headers); err != nil || len(got.Params) != len(wire) {
+			t.Errorf("%s: Read rejects the largest record: %v", name, err)
+		}
 	}
 }
 

@@ -22,12 +22,14 @@ const (
 // way, such as mirrors of topics.
 var signed = [...]string{HeaderType, HeaderReason, HeaderError, HeaderDiedAt, HeaderContentType, HeaderRun}
 
-// signedIn returns the names of the headers that the signature of a record covers.
-func signedIn(headers []Header) []string {
-	if kind, _ := find(headers, HeaderType); isPayload(kind) {
-		return signed[:]
+// signedIn returns the event type of a record, and the names of the headers that its
+// signature covers.
+func signedIn(headers []Header) (eventType []byte, names []string) {
+	eventType, _ = find(headers, HeaderType)
+	if isPayload(eventType) {
+		return eventType, signed[:]
 	}
-	return signed[:4]
+	return eventType, signed[:4]
 }
 
 // A Key signs the records of one tenant. It is immutable.
@@ -54,14 +56,15 @@ type Signer struct {
 // Sign appends the headers of the signature to those of a record. The signature is the
 // HMAC-SHA-256 of each signed header, as the length of its value in 4 bytes, most significant
 // first, and the value, with the length 0 for a header that the record does not have; and
-// then of the record's value.
+// then of the record's value. Which headers are signed depends on the event type.
 func (s *Signer) Sign(value []byte, headers []Header) []Header {
-	return append(headers, Header{HeaderKeyID, s.key.id}, Header{HeaderSignature, s.sum(value, headers)})
+	_, names := signedIn(headers)
+	return append(headers, Header{HeaderKeyID, s.key.id}, Header{HeaderSignature, s.sum(names, value, headers)})
 }
 
-func (s *Signer) sum(value []byte, headers []Header) []byte {
+func (s *Signer) sum(names []string, value []byte, headers []Header) []byte {
 	s.mac.Reset()
-	for _, name := range signedIn(headers) {
+	for _, name := range names {
 		v, _ := find(headers, name)
 		binary.BigEndian.PutUint32(s.size[:], uint32(len(v)))
 		s.mac.Write(s.size[:])
@@ -95,7 +98,8 @@ func KeyID(headers []Header) (int32, error) {
 // Verify returns nil if the key has signed this record, and it is of this event type,
 // [EventType] or [DeadEventType], or a payload record that stands for one.
 func (s *Signer) Verify(eventType string, value []byte, headers []Header) error {
-	for _, name := range signedIn(headers) {
+	kind, names := signedIn(headers)
+	for _, name := range names {
 		if _, n := find(headers, name); n > 1 {
 			return ErrForged // which of them was signed is not known
 		}
@@ -104,10 +108,10 @@ func (s *Signer) Verify(eventType string, value []byte, headers []Header) error 
 	if n == 0 {
 		return ErrUnsigned
 	}
-	if n > 1 || !hmac.Equal(signature, s.sum(value, headers)) {
+	if n > 1 || !hmac.Equal(signature, s.sum(names, value, headers)) {
 		return ErrForged
 	}
-	if kind, _ := find(headers, HeaderType); string(kind) != eventType && string(kind) != payloadType(eventType) {
+	if string(kind) != eventType && string(kind) != payloadType(eventType) {
 		return ErrOtherType
 	}
 	return nil
