@@ -12,6 +12,7 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip" // as the exporter of traces registers it
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -91,11 +92,11 @@ func TestEntriesOfAllLevelsAreCounted(t *testing.T) {
 		{Tags: []string{"a", "b"}, Params: map[string]string{"a": "1", "b": "2", "c": "3"}}, {}, {Kind: "k"},
 	}}))(t).Materialize()
 	left := 8
-	if err := countEntries(m, wire, &left); err != nil || left != 0 {
+	if err := countEntries(m, wire, &left, maxNesting); err != nil || left != 0 {
 		t.Errorf("%d left, %v", left, err)
 	}
 	left = 7
-	if countEntries(m, wire, &left) == nil {
+	if countEntries(m, wire, &left, maxNesting) == nil {
 		t.Error("one too many is not refused")
 	}
 	if n := jsonEntries([]byte(`{"a":["x,{[", "\",", 1], "b":{}}`)); n != 6 {
@@ -104,6 +105,18 @@ func TestEntriesOfAllLevelsAreCounted(t *testing.T) {
 }
 
 // TestManyTagsAreOneFault: a fault for each of them took minutes.
+func TestJSONThatIsNestedTooDeeplyIsRefusedBeforeItIsDecoded(t *testing.T) {
+	b := setup(t)
+	v := structpb.NewStringValue(strings.Repeat("x", countedFrom))
+	for range maxNesting {
+		v = structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{v}})
+	}
+	a := b.overGRPC("acme-secret", addTask, &perceptorv1.AddTaskRequest{Task: &perceptorv1.Task{Kind: "k", Payload: &perceptorv1.Payload{Json: v}}}, &perceptorv1.AddTaskResponse{})
+	if a.reason != "MALFORMED_REQUEST" || !strings.Contains(a.message, "more than 1000 messages within each other") {
+		t.Errorf("%s %s", a.reason, a.message)
+	}
+}
+
 func TestManyTagsAreOneFault(t *testing.T) {
 	tags := make([]string, 100_000)
 	for i := range tags {

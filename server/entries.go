@@ -1,7 +1,6 @@
 package server
 
 import (
-	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -15,17 +14,23 @@ const (
 	// countedFrom is the size in bytes from which entries are counted: smaller requests may have
 	// as many as fit.
 	countedFrom = 64 << 10
+	// maxNesting is the most messages within each other in such a request. Only JSON in
+	// payloads nests without end.
+	maxNesting = 1000
 )
 
-var errEntries = errors.New("too many entries")
-
-func tooManyEntries() error {
-	return fmt.Errorf("the lists and maps of the request have more than %d entries", maxEntries)
-}
+var (
+	errEntries = fmt.Errorf("the lists and maps of the request have more than %d entries", maxEntries)
+	errNesting = fmt.Errorf("the request has more than %d messages within each other", maxNesting)
+)
 
 // countEntries subtracts the entries of lists and maps in an encoded message from left. It fails if
-// that becomes negative. Decoding finds what is damaged.
-func countEntries(m protoreflect.MessageDescriptor, wire []byte, left *int) error {
+// that becomes negative, or if there are more than the given number of levels of messages. Decoding
+// finds what is damaged.
+func countEntries(m protoreflect.MessageDescriptor, wire []byte, left *int, levels int) error {
+	if levels == 0 {
+		return errNesting
+	}
 	for len(wire) > 0 {
 		number, kind, n := protowire.ConsumeTag(wire)
 		if n < 0 {
@@ -52,7 +57,7 @@ func countEntries(m protoreflect.MessageDescriptor, wire []byte, left *int) erro
 			return errEntries
 		}
 		if inner := field.Message(); inner != nil && kind == protowire.BytesType {
-			if err := countEntries(inner, content, left); err != nil {
+			if err := countEntries(inner, content, left, levels-1); err != nil {
 				return err
 			}
 		}

@@ -251,13 +251,12 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	if r.bytes > countedFrom {
 		left := maxEntries
-		if countEntries(r.message.(proto.Message).ProtoReflect().Descriptor(), data.Materialize(), &left) != nil {
-			r.err = tooManyEntries()
+		if r.err = countEntries(r.message.(proto.Message).ProtoReflect().Descriptor(), data.Materialize(), &left, maxNesting); r.err != nil {
 			return nil
 		}
 	}
 	if r.err = c.CodecV2.Unmarshal(data, r.message); r.err != nil {
-		if path := badText(r.message.(proto.Message).ProtoReflect().Descriptor(), data.Materialize()); path != "" {
+		if path := badText(r.message.(proto.Message).ProtoReflect().Descriptor(), data.Materialize(), maxPathSteps); path != "" {
 			r.err = fmt.Errorf("at %s: the text contains invalid UTF-8", path)
 		}
 	}

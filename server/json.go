@@ -14,8 +14,10 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/perceptor/perceptor/internal/payload"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
 // strictJSON refuses what lenient decoders ignore: unknown fields, and data
@@ -54,7 +56,7 @@ func (j strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 func (j strictJSON) decode(body []byte, v any) error {
 	// An entry of a task has several fields, so JSON has more values than entries.
 	if len(body) > countedFrom && jsonEntries(body) > maxEntries {
-		return tooManyEntries()
+		return errEntries
 	}
 	var whole json.RawMessage
 	if err := json.Unmarshal(body, &whole); err != nil {
@@ -69,7 +71,34 @@ func (j strictJSON) decode(body []byte, v any) error {
 	if err != nil {
 		return locate(body, err)
 	}
+	if t, ok := v.(**perceptorv1.Task); ok {
+		return maskedJSON((*t).GetPayload().GetJson())
+	}
 	return nil
+}
+
+// maxMaskBytes bounds the paths that the gateway makes of the members of JSON.
+const maxMaskBytes = 1 << 20
+
+// maskedJSON refuses JSON of which the gateway would make a huge field mask: each member has a
+// path with the names of all that it lies in.
+func maskedJSON(v *structpb.Value) error {
+	left := maxMaskBytes
+	if takePaths(v, 0, &left); left < 0 {
+		return errors.New("at payload.json: the members lie too deep or have too long names; send the JSON as data")
+	}
+	return nil
+}
+
+// takePaths subtracts the lengths of the paths of all members below a path from left.
+func takePaths(v *structpb.Value, path int, left *int) {
+	for name, member := range v.GetStructValue().GetFields() {
+		below := path + 1 + len(name)
+		if *left -= below; *left < 0 {
+			return
+		}
+		takePaths(member, below, left)
+	}
 }
 
 // position matches the position in errors of the protobuf library.

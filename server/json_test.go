@@ -45,7 +45,7 @@ func FuzzBadTextIsFoundWhereverTheLibrarySeesIt(f *testing.F) {
 	f.Add([]byte("\x0a\x08\x4a\x06\x0a\x01k\x12\x01\xff"))
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		var m perceptorv1.AddTaskRequest
-		path := badText(m.ProtoReflect().Descriptor(), wire)
+		path := badText(m.ProtoReflect().Descriptor(), wire, maxPathSteps)
 		if err := proto.Unmarshal(wire, &m); err == nil && path != "" {
 			t.Errorf("%q: %s is said to be bad in a good message", wire, path)
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -152,6 +153,28 @@ func TestAPatchOfJSONReplacesThePayloadHoweverLargeItIs(t *testing.T) {
 		if len(got.Payload.Data) != len(text) || len(got.Params) != 3 {
 			t.Errorf("%.40s: the task has %s and %v", text, got.Payload, got.Params)
 		}
+	}
+}
+
+// TestAPatchOfJSONMakesNoHugeMask: the gateway writes the path of each member.
+func TestAPatchOfJSONMakesNoHugeMask(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.addFull().Id
+	members := make([]string, 5000)
+	for i := range members {
+		members[i] = fmt.Sprintf(`"%d":0`, i)
+	}
+	text := `{"payload":{"json":{"` + strings.Repeat("x", 20<<10) + `":{` + strings.Join(members, ",") + `}}}}`
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	a := b.fetch("acme-secret", http.MethodPatch, fmt.Sprint("/v1/tasks/", id), text, nil)
+	runtime.ReadMemStats(&after)
+	if _, ok := a.faults["payload.json"]; !ok || !strings.Contains(a.message, "send the JSON as data") {
+		t.Errorf("%s %v", a.message, a.faults)
+	}
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 50<<20 { // the paths have 100 MiB
+		t.Errorf("%d MiB were allocated for a request of %d KiB", grown>>20, len(text)>>10)
 	}
 }
 
