@@ -1,0 +1,377 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/client"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+var errKilled = errors.New("killed")
+
+// killedAt makes a relay end like a killed process when a step comes for the nth time: after that it
+// makes no call and no statement.
+func killedAt(step string, n int32) (change func(*Relay), killed *atomic.Bool) {
+	killed = new(atomic.Bool)
+	var count atomic.Int32
+	return func(r *Relay) {
+		r.failpoint = func(at string) error {
+			if at == step && count.Add(1) == n {
+				killed.Store(true)
+			}
+			if killed.Load() {
+				return errKilled
+			}
+			return nil
+		}
+	}, killed
+}
+
+func TestARelayThatIsKilledAtAnyStepLosesAndRepeatsNothing(t *testing.T) {
+	for _, step := range []string{stepClaim, stepRead, stepSend, stepFinish, stepLease} {
+		t.Run(step, func(t *testing.T) {
+			b := setup(t)
+			const rows = 40
+			write := func(from int) {
+				for n := from; n < from+rows; n++ {
+					b.within(func(tx pgx.Tx) error {
+						if n%2 == 0 {
+							return AddTask(t.Context(), tx, oneShot(n))
+						}
+						return errors.Join(AddTask(t.Context(), tx, keyed(fmt.Sprint("k", n), n)), TriggerTask(t.Context(), tx, ByKey(fmt.Sprint("k", n))))
+					})
+				}
+			}
+			for i := range 3 {
+				change, killed := killedAt(step, int32(i+1))
+				stop := b.relay(change)
+				write(i * rows)
+				b.eventually("killed", killed.Load)
+				stop()
+			}
+			b.relay()
+			b.drained()
+			b.eventually("all added", func() bool { return len(b.added()) == 3*rows })
+			for n, times := range b.added() {
+				if times != 1 {
+					t.Errorf("task %s was added %d times", n, times)
+				}
+			}
+			for n := 1; n < 3*rows; n += 2 {
+				info, err := b.api.ByKey(fmt.Sprint("k", n)).Get(t.Context())
+				b.must(err)
+				if info.RunCount != 1 {
+					t.Errorf("task %d has %d runs, want 1", n, info.RunCount)
+				}
+			}
+		})
+	}
+}
+
+func TestLostAnswersRepeatNothing(t *testing.T) {
+	b := setup(t)
+	b.lose = func(method string) bool { return !strings.Contains(method, "Preview") && rand.IntN(3) == 0 }
+	b.relay()
+	b.relay()
+	for n := range 60 {
+		b.within(func(tx pgx.Tx) error {
+			key := fmt.Sprint("k", n%7)
+			return errors.Join(AddTask(t.Context(), tx, oneShot(n)), AddTask(t.Context(), tx, keyed(key, key)), TriggerTask(t.Context(), tx, ByKey(fmt.Sprint("none", n))))
+		})
+	}
+	b.drained()
+	for n, times := range b.added() {
+		if times != 1 {
+			t.Errorf("task %s was added %d times", n, times)
+		}
+	}
+	if got := len(b.added()); got != 67 {
+		t.Errorf("%d tasks, want 67", got)
+	}
+}
+
+// A relay freezes in the middle of a call; another one takes its parts over and moves later operations on
+// the same key. Then the first one continues.
+func TestARelayThatFreezesDelaysOthersForALeaseAndUndoesNothing(t *testing.T) {
+	b := setup(t)
+	b.within(func(tx pgx.Tx) error {
+		return errors.Join(AddTask(t.Context(), tx, keyed("k", 0)), AddTask(t.Context(), tx, oneShot("free")))
+	})
+	thaw, frozen := make(chan struct{}), make(chan struct{})
+	var first *Relay
+	stop := b.relay(func(r *Relay) { first = r })
+	b.eventually("added", func() bool { return len(b.api.Added()) == 2 })
+	b.mu.Lock()
+	b.hold = func(_ context.Context, method string) {
+		if strings.HasSuffix(method, "UpdateTask") {
+			b.mu.Lock()
+			b.hold = nil
+			b.mu.Unlock()
+			// All of the first relay stands still: it renews no lease.
+			first.mu.Lock()
+			close(frozen)
+			<-thaw
+			first.mu.Unlock()
+		}
+	}
+	b.mu.Unlock()
+	b.within(func(tx pgx.Tx) error {
+		return UpdateTask(t.Context(), tx, ByKey("k"), client.Task{Params: map[string]string{"n": "1"}})
+	})
+	<-frozen
+	b.within(func(tx pgx.Tx) error {
+		return UpdateTask(t.Context(), tx, ByKey("k"), client.Task{Params: map[string]string{"n": "2"}})
+	})
+	b.relay()
+	b.drained()
+	close(thaw)
+	stop()
+	info, err := b.api.ByKey("k").Get(t.Context())
+	b.must(err)
+	if info.Params["n"] != "2" {
+		t.Errorf("the task has n %s, want 2: an update that came late has undone it", info.Params["n"])
+	}
+}
+
+func TestWhatIsRefusedForGoodBlocksNobodyAndCanBeRetriedOrDiscarded(t *testing.T) {
+	b := setup(t)
+	ctx := t.Context()
+	_, err := b.pool.Exec(ctx, `SELECT perceptor_outbox.perceptor_add('json', '{"n": 1, "deep": {"a": [1]}}', now() + interval '1 hour', '{"idempotencyKey": "j"}')`)
+	b.must(err)
+	for _, options := range []string{`{"noSuchField": 1}`, `{"type": "WRONG"}`, `{"interval": "60s"}`} {
+		_, err := b.pool.Exec(ctx, "SELECT perceptor_outbox.perceptor_add('bad', '{}', NULL, $1::text::jsonb)", options)
+		b.must(err)
+	}
+	_, err = b.pool.Exec(ctx, "INSERT INTO perceptor_outbox.operation (part, op, form, body) VALUES (0, 1, 1, '\\xffff'), (1, 1, 99, '\\x00')")
+	b.must(err)
+	b.within(func(tx pgx.Tx) error {
+		return errors.Join(AddTask(ctx, tx, keyed("k", "first")), AddTask(ctx, tx, keyed("k", "second")), TriggerTask(ctx, tx, ByKey("k")), AddTask(ctx, tx, oneShot("free")))
+	})
+	b.relay()
+	b.drained()
+	b.eventually("added", func() bool { return len(b.api.Added()) == 3 })
+	info, err := b.api.ByKey("j").Get(ctx)
+	b.must(err)
+	if info.Params["n"] != "1" || info.Params["deep"] != `{"a": [1]}` || info.Type != client.OneShot {
+		t.Errorf("the task of the SQL function is %+v", info)
+	}
+	if info, err = b.api.ByKey("k").Get(ctx); err != nil || info.RunCount != 1 {
+		t.Errorf("the operation behind the refused one was not moved: %+v, %v", info, err)
+	}
+	list, err := standard.ListRefused(ctx, b.pool, 0, 100)
+	b.must(err)
+	reasons := map[string]int{}
+	var positions []int64
+	for _, x := range list {
+		reasons[x.Reason]++
+		positions = append(positions, x.Position)
+		if x.Message == "" || x.RefusedAt.Before(x.WrittenAt) {
+			t.Errorf("refused: %+v", x)
+		}
+	}
+	if reasons[ReasonUnreadable] != 4 || reasons["INVALID_FIELD"] != 1 || reasons["IDEMPOTENCY_KEY_REUSED"] != 1 {
+		t.Errorf("reasons: %v", reasons)
+	}
+	n, err := standard.RetryRefused(ctx, b.pool, positions[:2])
+	b.must(err)
+	b.drained()
+	backlog, err := standard.Backlog(ctx, b.pool)
+	b.must(err)
+	if n != 2 || backlog.Refused != 6 || backlog.Rows != 0 {
+		t.Errorf("%d retried; backlog %+v", n, backlog)
+	}
+	if n, err = standard.DiscardRefused(ctx, b.pool, positions); err != nil || n != 4 {
+		t.Errorf("%d discarded, %v; want 4: those that were retried have new positions", n, err)
+	}
+}
+
+func TestTheOutboxWaitsWhilePerceptorIsAwayAndThenMovesAll(t *testing.T) {
+	b := setup(t)
+	b.api.Refuse(client.ErrUnavailable)
+	var gate *gate
+	b.relay(func(r *Relay) { gate = r.gate })
+	for n := range 20 {
+		b.within(func(tx pgx.Tx) error {
+			return errors.Join(AddTask(t.Context(), tx, oneShot(n)), AddTask(t.Context(), tx, keyed(fmt.Sprint("k", n), fmt.Sprint("k", n))))
+		})
+	}
+	b.eventually("away", func() bool { return !gate.open() })
+	b.within(func(tx pgx.Tx) error { return AddTask(t.Context(), tx, oneShot("last")) })
+	b.api.Refuse(nil)
+	b.drained()
+	if got := len(b.added()); got != 41 {
+		t.Errorf("%d tasks, want 41", got)
+	}
+}
+
+func TestAQuotaDelaysOperationsAndRefusesNone(t *testing.T) {
+	b := setup(t)
+	b.api.Refuse(client.ErrResourceExhausted)
+	var failed atomic.Int32
+	b.relay(func(r *Relay) { r.cfg.Events.Failed = func(string, error) { failed.Add(1) } })
+	b.within(func(tx pgx.Tx) error {
+		return errors.Join(AddTask(t.Context(), tx, oneShot(1)), AddTask(t.Context(), tx, keyed("k", 2)), CancelTask(t.Context(), tx, ByKey("k")))
+	})
+	b.eventually("refused", func() bool { return failed.Load() > 3 })
+	b.api.Refuse(nil)
+	b.drained()
+	info, err := b.api.ByKey("k").Get(t.Context())
+	b.must(err)
+	if info.State != client.Cancelled || len(b.api.Added()) != 2 {
+		t.Errorf("state %s, %d tasks", info.State, len(b.api.Added()))
+	}
+}
+
+// Perceptor forgets request ids after a day, so what may have been stored before is not sent again.
+func TestWhatWasSentWithoutAnAnswerADayAgoIsSetAside(t *testing.T) {
+	b := setup(t)
+	b.lose = func(method string) bool {
+		return strings.HasSuffix(method, "AddTasks") || strings.HasSuffix(method, "TriggerTask")
+	}
+	stop := b.relay()
+	b.within(func(tx pgx.Tx) error {
+		return errors.Join(AddTask(t.Context(), tx, oneShot(1)), TriggerTask(t.Context(), tx, ByKey("k")), AddTask(t.Context(), tx, keyed("other", 2)))
+	})
+	b.eventually("sent", func() bool { return len(b.api.Added()) == 2 })
+	stop()
+	b.mu.Lock()
+	b.lose, b.calls = nil, nil
+	b.mu.Unlock()
+	_, err := b.pool.Exec(t.Context(), "UPDATE perceptor_outbox.batch SET claimed_at = claimed_at - interval '1 day'")
+	b.must(err)
+	b.relay()
+	b.drained()
+	list, err := standard.ListRefused(t.Context(), b.pool, 0, 10)
+	b.must(err)
+	for _, x := range list {
+		if x.Reason != ReasonOutcomeUnknown && x.Reason != "TASK_NOT_FOUND" {
+			t.Errorf("refused: %+v", x)
+		}
+	}
+	for _, q := range b.recorded() {
+		if add, ok := q.(*perceptorv1.AddTasksRequest); ok && add.GetTasks()[0].GetIdempotencyKey() == "" {
+			t.Error("a task without a key was sent again")
+		}
+	}
+	if len(list) < 1 || len(b.api.Added()) != 2 {
+		t.Errorf("%d set aside, %d tasks", len(list), len(b.api.Added()))
+	}
+}
+
+func TestSeveralRelaysShareThePartsAndTakeOver(t *testing.T) {
+	b := setup(t)
+	var relays [3]*Relay
+	var stops [3]func()
+	for i := range relays {
+		stops[i] = b.relay(func(r *Relay) { relays[i] = r })
+	}
+	total := func() (n int) {
+		for _, r := range relays {
+			n += len(r.held())
+		}
+		return n
+	}
+	b.eventually("shared", func() bool {
+		return total() == parts && len(relays[0].held()) <= 2 && len(relays[1].held()) <= 2 && len(relays[2].held()) <= 2
+	})
+	stops[0]()
+	stops[1]()
+	b.eventually("taken over", func() bool { return len(relays[2].held()) == parts })
+}
+
+func TestManyWritersManyRelaysAndEveryAddOnce(t *testing.T) {
+	b := setup(t)
+	const writers, each = 6, 60
+	var left sync.WaitGroup
+	stopped := make(chan struct{})
+	for range 2 {
+		left.Go(func() {
+			for i := int32(1); ; i++ {
+				select {
+				case <-stopped:
+					return
+				default:
+				}
+				step := []string{stepClaim, stepRead, stepSend, stepFinish}[rand.IntN(4)]
+				change, killed := killedAt(step, 1+rand.Int32N(20))
+				stop := b.relay(change)
+				for end := time.Now().Add(2 * time.Second); !killed.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+					select {
+					case <-stopped:
+						stop()
+						return
+					default:
+					}
+				}
+				stop()
+			}
+		})
+	}
+	var group sync.WaitGroup
+	for w := range writers {
+		group.Go(func() {
+			for i := range each {
+				n := w*each + i
+				err := pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
+					if err := AddTask(t.Context(), tx, oneShot(n)); err != nil {
+						return err
+					}
+					if n%5 == 4 {
+						return errKilled
+					}
+					return AddTask(t.Context(), tx, keyed(fmt.Sprint("k", n), fmt.Sprint("k", n)))
+				})
+				if err != nil && !errors.Is(err, errKilled) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	close(stopped)
+	left.Wait()
+	b.relay()
+	b.drained()
+	got := b.added()
+	if want := writers * each / 5 * 4 * 2; len(got) != want {
+		t.Errorf("%d tasks, want %d", len(got), want)
+	}
+	for n, times := range got {
+		if times != 1 {
+			t.Errorf("task %s was added %d times", n, times)
+		}
+	}
+}
+
+func TestAllFaultsOfAConfigurationAreNamed(t *testing.T) {
+	_, err := NewRelay(RelayConfig{Schema: "No", Lease: 1, Poll: time.Hour, SendTimeout: -1, BatchRows: 5000, Name: strings.Repeat("n", 201)})
+	for _, want := range []string{"Postgres", "Client", "Schema", "Lease", "Poll", "SendTimeout", "BatchRows", "Name"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not name %s", err, want)
+		}
+	}
+	if _, err := New(Config{Schema: "a;b"}); err == nil {
+		t.Error("a schema that is no name is accepted")
+	}
+}
+
+func TestARelayWithoutTablesSaysWhatToDo(t *testing.T) {
+	b := setup(t)
+	cfg := b.config()
+	cfg.Schema = "elsewhere"
+	r, err := NewRelay(cfg)
+	b.must(err)
+	if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "perceptorctl relay schema") {
+		t.Errorf("error %v", err)
+	}
+}
