@@ -31,6 +31,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/idle"
 	"github.com/perceptor/perceptor/loadtest/midnight"
 	"github.com/perceptor/perceptor/loadtest/operate"
+	"github.com/perceptor/perceptor/loadtest/outbox"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 	"github.com/perceptor/perceptor/loadtest/storm"
 	"github.com/perceptor/perceptor/loadtest/tenants"
@@ -76,6 +77,7 @@ func experiments() []*cobra.Command {
 		harness.Command(new(storm.DefaultOptions()), guide),
 		harness.Command(new(hang.DefaultOptions()), guide),
 		harness.Command(new(abuse.DefaultOptions()), guide),
+		harness.Command(new(outbox.DefaultOptions()), guide),
 	}
 }
 

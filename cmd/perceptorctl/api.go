@@ -105,11 +105,23 @@ const (
 )
 
 func (c *ctl) credentials() (credentials.TransportCredentials, error) {
+	conf, err := c.tlsConfig()
+	switch {
+	case err != nil:
+		return nil, err
+	case conf == nil:
+		return insecure.NewCredentials(), nil
+	}
+	return credentials.NewTLS(conf), nil
+}
+
+// tlsConfig returns nil if the API is called without TLS.
+func (c *ctl) tlsConfig() (*tls.Config, error) {
 	switch {
 	case (c.certFile == "") != (c.keyFile == ""):
 		return nil, cli.Usagef("--tls-cert-file and --tls-key-file: only one of them is given")
 	case !c.tls && c.caFile == "" && c.certFile == "":
-		return insecure.NewCredentials(), nil
+		return nil, nil
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.caFile != "" {
@@ -129,7 +141,7 @@ func (c *ctl) credentials() (credentials.TransportCredentials, error) {
 		}
 		conf.Certificates = []tls.Certificate{pair}
 	}
-	return credentials.NewTLS(conf), nil
+	return conf, nil
 }
 
 // explain gives an answer of the API its exit code and a hint.

@@ -113,6 +113,7 @@ func allMetrics(t *testing.T) map[string]metric {
 		t.Fatal(err)
 	}
 	dispatcher.close()
+	telemetry.NewRelay(options("relay").Metrics)
 	return all
 }
 

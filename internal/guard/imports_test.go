@@ -114,8 +114,8 @@ var imports = []rule{
 		"internal/app", "internal/config", "internal/telemetry", "internal/testenv", "internal/virtualclock",
 	}},
 	{"cmd/perceptorctl", []string{
-		"assign", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task",
-		"internal/app", "internal/cli", "internal/config", "internal/duration", "internal/payload",
+		"assign", "client", "client/outbox", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task",
+		"internal/app", "internal/cli", "internal/config", "internal/duration", "internal/payload", "internal/telemetry",
 	}},
 	{"cmd/...", []string{
 		"dispatch", "schedule", "internal/app", "internal/cli", "internal/config", "internal/dev", "internal/duration", "internal/telemetry",
@@ -126,7 +126,7 @@ var imports = []rule{
 	{"monitoring", nil},
 	{"loadtest/check", []string{"task"}},
 	{"loadtest/...", []string{
-		"assign", "client", "dispatch", "loadtest/...", "proto/perceptor/v1", "record", "store/...", "task",
+		"assign", "client", "client/outbox", "dispatch", "loadtest/...", "proto/perceptor/v1", "record", "store/...", "task",
 		"internal/subprocess", "internal/tempdir", "internal/testenv",
 		"internal/chart",
 	}},
