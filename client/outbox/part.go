@@ -193,22 +193,29 @@ func (m *mover) postpone(rows []*row) {
 // returns false, and the state must be loaded again.
 func (m *mover) work() bool {
 	for m.await() {
-		if m.waits() && !time.Now().Before(m.retryAt) {
-			m.retry()
-		}
-		rows, err := m.advance()
+		rows, err := m.step()
 		if err != nil {
 			m.r.failed(stepClaim, err)
 			m.flush(m.ctx)
 			return false
 		}
 		m.send(rows)
-		if len(rows) < smallBatch {
-			continue
+		if len(rows) >= smallBatch {
+			m.wakeSelf()
 		}
-		m.wakeSelf()
 	}
 	return true
+}
+
+// step sends what is due for a retry, and claims the next rows. What was sent before is finished first.
+func (m *mover) step() ([]*row, error) {
+	if m.waits() && !time.Now().Before(m.retryAt) {
+		if err := m.finish(m.ctx); err != nil {
+			return nil, err
+		}
+		m.retry()
+	}
+	return m.advance()
 }
 
 func (m *mover) wakeSelf() {

@@ -375,3 +375,39 @@ func TestARelayWithoutTablesSaysWhatToDo(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// Operations on one key that come in one batch are finished one after the other, so that a relay that takes over
+// does not send an update again that a later operation has made void.
+func TestATakeOverRepeatsOnlyTheLastOperationOfAKey(t *testing.T) {
+	for n := int32(1); n <= 4; n++ {
+		t.Run(fmt.Sprint("killed at finish ", n), func(t *testing.T) {
+			b := setup(t)
+			b.within(func(tx pgx.Tx) error {
+				ctx, k := t.Context(), ByKey("k")
+				return errors.Join(AddTask(ctx, tx, keyed("k", 0)), UpdateTask(ctx, tx, k, client.Task{Params: map[string]string{"n": "1"}}),
+					UpdateTask(ctx, tx, k, client.Task{Params: map[string]string{"n": "2"}}), TriggerTask(ctx, tx, k), CancelTask(ctx, tx, k))
+			})
+			change, killed := killedAt(stepFinish, n)
+			stop := b.relay(change)
+			b.eventually("killed", killed.Load)
+			stop()
+			b.relay()
+			b.drained()
+			list, err := standard.ListRefused(t.Context(), b.pool, 0, 10)
+			b.must(err)
+			if len(list) > 0 {
+				t.Errorf("set aside: %+v", list)
+			}
+			last := "0"
+			for _, q := range b.recorded() {
+				if u, ok := q.(*perceptorv1.UpdateTaskRequest); ok {
+					if now := u.GetTask().GetParams()["n"]; now < last {
+						t.Errorf("update %s came after %s", now, last)
+					} else {
+						last = now
+					}
+				}
+			}
+		})
+	}
+}

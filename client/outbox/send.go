@@ -145,9 +145,9 @@ func (m *mover) maySend() error {
 	return m.r.fail(stepSend)
 }
 
-// called tells the gate and the log about the end of a call.
+// called tells the gate about the end of a call, unless the call was ended here.
 func (m *mover) called(err error) {
-	if err != nil {
+	if err != nil && m.ctx.Err() == nil {
 		m.r.gate.shutFor(err)
 	}
 }
@@ -172,9 +172,18 @@ func (m *mover) settle(list []sent, results []client.AddResult, err error) {
 	m.postpone(again)
 }
 
-// sendKeyed sends operations with keys: those of one key after each other, in rounds.
+// sendKeyed sends operations with keys in rounds, those of one key after each other. The round before is finished
+// first: so if operations are sent again after a crash, they are the last ones of their keys, and
+// none of them undoes a later one.
 func (m *mover) sendKeyed(ctx context.Context, list []sent) {
-	for len(list) > 0 {
+	for round := 0; len(list) > 0; round++ {
+		if round > 0 {
+			if err := m.finish(ctx); err != nil {
+				m.r.failed(stepFinish, err)
+				m.postponeAll(list)
+				return
+			}
+		}
 		var heads, rest []sent
 		seen := map[string]bool{}
 		for _, x := range list {
@@ -190,6 +199,12 @@ func (m *mover) sendKeyed(ctx context.Context, list []sent) {
 		}
 		m.sendHeads(ctx, heads)
 		list = rest
+	}
+}
+
+func (m *mover) postponeAll(list []sent) {
+	for _, x := range list {
+		m.postpone([]*row{x.row})
 	}
 }
 

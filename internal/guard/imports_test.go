@@ -81,7 +81,7 @@ var imports = []rule{
 	{"client", []string{"internal/kafkalogin", "proto/perceptor/v1", "record", "task"}},
 	{"client/clienttest", []string{"client", "proto/perceptor/v1", "schedule", "server", "task"}},
 	{"client/outbox", []string{"client", "proto/perceptor/v1", "store/statement", "task"}},
-	{"examples/...", []string{"assign", "assign/loop", "client", "examples/..."}},
+	{"examples/...", []string{"assign", "assign/loop", "client", "client/outbox", "examples/..."}},
 
 	// What is around the parts and knows none of them.
 	{"internal/config", []string{"internal/duration"}},
@@ -138,7 +138,7 @@ var modules = []struct {
 	path string
 	by   []string
 }{
-	{"github.com/jackc/pgx/", []string{"client/outbox", "cmd/perceptorctl", "migrations", "store/...", "internal/testenv", "loadtest/..."}},
+	{"github.com/jackc/pgx/", []string{"client/outbox", "cmd/perceptorctl", "examples/orders", "migrations", "store/...", "internal/testenv", "loadtest/..."}},
 	{"github.com/pressly/goose/", []string{"migrations"}},
 	{"github.com/go-zookeeper/zk", []string{"assign", "cmd/perceptorctl", "loadtest/assign"}},
 	{"github.com/segmentio/kafka-go", []string{"client", "delivery", "internal/app", "internal/kafkalogin", "internal/testenv"}},

@@ -14,6 +14,7 @@ var allowed = map[string]struct {
 	n   int
 	why string
 }{
+	"examples/orders":       {3, "shows what readers write, who have no package for statements"},
 	"internal/testenv":      {14, "makes and drops whole databases, by names that it draws, and promotes standbys"},
 	"loadtest/assign":       {11, "tables of its own, made for one run"},
 	"loadtest/backlog":      {4, "prepares and counts from outside what the product stored"},

@@ -16,13 +16,13 @@ type Relay struct {
 // NewRelay registers the metrics of a relay.
 func NewRelay(r prometheus.Registerer) *Relay {
 	m := &Relay{
-		moved:    counters("outbox_operations_moved_total", "Operations of the outbox that have taken effect; op is Add, Cancel, Update or Trigger.", "op"),
-		refused:  counters("outbox_operations_refused_total", "Operations of the outbox that were set aside.", "reason"),
-		failures: counters("outbox_failures_total", "Steps of the relay that failed and are tried again.", "step"),
-		lag:      histograms("outbox_lag_seconds", "Time from the write of an operation in the outbox until it has taken effect.", latencyBuckets),
-		rows:     gauges("outbox_rows", "Operations that wait in the outbox; counted up to 10,000 in each of four parts."),
-		oldest:   gauges("outbox_oldest_seconds", "Age of the oldest operation that waits in the outbox; 0 when there is none."),
-		setAside: gauges("outbox_refused_rows", "Operations of the outbox that were set aside and are neither retried nor discarded; counted up to 10,000."),
+		moved:    counters("relay_operations_moved_total", "Operations of a service's outbox that have taken effect; op is Add, Cancel, Update or Trigger.", "op"),
+		refused:  counters("relay_operations_refused_total", "Operations of a service's outbox that were set aside.", "reason"),
+		failures: counters("relay_failures_total", "Steps of the relay that failed and are tried again.", "step"),
+		lag:      histograms("relay_lag_seconds", "Time from the write of an operation in the outbox until it has taken effect.", latencyBuckets),
+		rows:     gauges("relay_waiting_operations", "Operations that wait in the outbox; counted up to 10,000 in each of four parts."),
+		oldest:   gauges("relay_oldest_seconds", "Age of the oldest operation that waits in the outbox; 0 when there is none."),
+		setAside: gauges("relay_refused_operations", "Operations of a service's outbox that were set aside and are neither retried nor discarded; counted up to 10,000."),
 	}
 	r.MustRegister(m.moved, m.refused, m.failures, m.lag, m.rows, m.oldest, m.setAside)
 	return m
@@ -40,7 +40,7 @@ func (m *Relay) Refused(reason string) { m.refused.WithLabelValues(reason).Inc()
 // Failed counts a step that failed.
 func (m *Relay) Failed(step string) { m.failures.WithLabelValues(step).Inc() }
 
-// Backlog sets the figures of the outbox.
+// Backlog sets the figures of a service's outbox.
 func (m *Relay) Backlog(rows, refused int64, oldest time.Duration) {
 	m.rows.WithLabelValues().Set(float64(rows))
 	m.setAside.WithLabelValues().Set(float64(refused))

@@ -12,12 +12,8 @@ import (
 	"github.com/perceptor/perceptor/client"
 )
 
-const (
-	listAdded = `SELECT n FROM added`
-	listLives = `SELECT key, v, triggers, ended FROM life`
-	listDrawn = `SELECT key, seq, v FROM drawn`
-	lookUps   = 32 // at a time
-)
+// lookUps is how many tasks are looked up at a time.
+const lookUps = 32
 
 // check compares the service's tables with what the installation has and has fired.
 func (r *runner) check(ctx context.Context, rep *Report) error {
@@ -56,7 +52,7 @@ func (r *runner) checkCount(ctx context.Context, rep *Report) error {
 
 // checkAdded compares the tasks without keys.
 func (r *runner) checkAdded(ctx context.Context, rep *Report) error {
-	rows, err := r.shop.pool.Query(ctx, listAdded)
+	rows, err := listAdded.Query(ctx, r.shop.pool)
 	if err != nil {
 		return err
 	}
@@ -93,7 +89,7 @@ type life struct {
 
 // checkLives compares the tasks with keys: their last params, state and runs.
 func (r *runner) checkLives(ctx context.Context, rep *Report) error {
-	rows, err := r.shop.pool.Query(ctx, listLives)
+	rows, err := listLives.Query(ctx, r.shop.pool)
 	if err != nil {
 		return err
 	}
@@ -142,7 +138,7 @@ func (rep *Report) compare(l life, info *client.TaskInfo) {
 // checkRuns compares the params of triggered runs: a run has at least the changes that were committed before its
 // trigger.
 func (r *runner) checkRuns(ctx context.Context, rep *Report) error {
-	rows, err := r.shop.pool.Query(ctx, listDrawn)
+	rows, err := listDrawn.Query(ctx, r.shop.pool)
 	if err != nil {
 		return err
 	}

@@ -65,13 +65,11 @@ func (o *observed) committed(numbers []int64, at time.Time) {
 	}
 }
 
-func (o *observed) counts() (adds, runs int) {
+// adds returns how many tasks without keys have fired.
+func (o *observed) adds() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, of := range o.runs {
-		runs += len(of)
-	}
-	return len(o.fired), runs
+	return len(o.fired)
 }
 
 // lags returns the times from commits to the instants at which tasks were stored, sorted: a task without a

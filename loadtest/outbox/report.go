@@ -80,10 +80,17 @@ func (rep *Report) Table(t *harness.Table) {
 		t.Row("disturbances", "%s", strings.Join(list, ", "))
 	}
 	t.WriteString(rep.CPU.Table("add", time.Duration(rep.ForS*float64(time.Second))))
-	t.Row("violations", "%v", rep.Violations)
+	t.Row("violations", "%d %v", rep.broken(), rep.Violations)
 	for _, x := range rep.Examples {
 		t.Line("    %s", x)
 	}
+}
+
+func (rep *Report) broken() (sum int64) {
+	for _, n := range rep.Violations {
+		sum += n
+	}
+	return sum
 }
 
 // Verdict implements [harness.Report].

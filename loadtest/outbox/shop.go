@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,6 +17,7 @@ import (
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/client/outbox"
 	"github.com/perceptor/perceptor/loadtest/harness"
+	"github.com/perceptor/perceptor/store/statement"
 )
 
 // shop is the service. What its tables say is what its transactions have done, and so what the
@@ -30,23 +32,28 @@ type shop struct {
 	behind                       atomic.Int64 // transactions that had no free connection
 }
 
-const (
-	shopTables = `CREATE TABLE added (n int8 PRIMARY KEY);
-		CREATE TABLE cell (id int4 PRIMARY KEY, gen int4 NOT NULL) WITH (fillfactor = 50);
-		CREATE TABLE life (key text PRIMARY KEY, v int4 NOT NULL, triggers int4 NOT NULL, ended bool NOT NULL) WITH (fillfactor = 50);
-		CREATE TABLE drawn (key text, seq int4, v int4, PRIMARY KEY (key, seq))`
-	insertAdded   = `INSERT INTO added SELECT unnest($1::int8[])`
-	insertCell    = `INSERT INTO cell SELECT i, 0 FROM generate_series(0, $1::int4 - 1) i`
-	lockCell      = `SELECT gen FROM cell WHERE id = $1 FOR UPDATE`
-	nextCell      = `UPDATE cell SET gen = gen + 1 WHERE id = $1`
-	insertLife    = `INSERT INTO life VALUES ($1, 0, 0, false)`
-	changeLife    = `UPDATE life SET v = v + 1 WHERE key = $1 RETURNING v`
-	triggerLife   = `WITH l AS (UPDATE life SET triggers = triggers + 1 WHERE key = $1 RETURNING key, triggers, v) INSERT INTO drawn SELECT key, triggers, v FROM l`
-	endLife       = `UPDATE life SET ended = true WHERE key = $1`
-	countLeft     = `SELECT count(*) FROM (SELECT 1 FROM perceptor_outbox.operation LIMIT 1000) o`
-	countTables   = `SELECT (SELECT count(*) FROM added), (SELECT count(*) FROM drawn), (SELECT count(*) FROM life), (SELECT count(*) FROM perceptor_outbox.refused)`
-	transactLimit = 10 * time.Second
+//go:embed shop.sql
+var files embed.FS
+
+var (
+	set          = statement.MustLoad(files, nil)
+	createTables = set.Get("CreateTables")
+	insertAdded  = set.Get("InsertAdded")
+	insertCells  = set.Get("InsertCells")
+	lockCell     = set.Get("LockCell")
+	nextCell     = set.Get("NextCell")
+	insertLife   = set.Get("InsertLife")
+	changeLife   = set.Get("ChangeLife")
+	triggerLife  = set.Get("TriggerLife")
+	endLife      = set.Get("EndLife")
+	countLeft    = set.Get("CountLeft")
+	countTables  = set.Get("CountTables")
+	listAdded    = set.Get("ListAdded")
+	listLives    = set.Get("ListLives")
+	listDrawn    = set.Get("ListDrawn")
 )
+
+const transactLimit = 10 * time.Second
 
 // withQuery returns a connection string to which parameters can be appended.
 func withQuery(dsn string) string {
@@ -67,16 +74,16 @@ func cellTask(id, gen int) client.Task {
 }
 
 func (s *shop) prepare(ctx context.Context) error {
-	if _, err := s.pool.Exec(ctx, shopTables); err != nil {
+	if _, err := createTables.Exec(ctx, s.pool); err != nil {
 		return fmt.Errorf("create the service's tables: %w", err)
 	}
 	if s.options.Keyed == 0 {
 		return nil
 	}
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, insertCell, s.options.Cells)
+		_, err := insertCells.Exec(ctx, tx, s.options.Cells)
 		for id := range s.options.Cells {
-			_, failed := tx.Exec(ctx, insertLife, cellKey(id, 0))
+			_, failed := insertLife.Exec(ctx, tx, cellKey(id, 0))
 			err = errors.Join(err, failed, outbox.AddTask(ctx, tx, cellTask(id, 0)))
 		}
 		return err
@@ -147,7 +154,7 @@ func (s *shop) add(ctx context.Context, tx pgx.Tx) ([]int64, error) {
 			tasks[i].Begin = time.Now().Add(s.options.Delay)
 		}
 	}
-	if _, err := tx.Exec(ctx, insertAdded, numbers); err != nil {
+	if _, err := insertAdded.Exec(ctx, tx, numbers); err != nil {
 		return nil, err
 	}
 	if len(tasks) == 1 {
@@ -159,28 +166,28 @@ func (s *shop) add(ctx context.Context, tx pgx.Tx) ([]int64, error) {
 // change changes, triggers or replaces a task with a key.
 func (s *shop) change(ctx context.Context, tx pgx.Tx) error {
 	id, gen := rand.IntN(s.options.Cells), 0
-	if err := tx.QueryRow(ctx, lockCell, id).Scan(&gen); err != nil {
+	if err := lockCell.QueryRow(ctx, tx, id).Scan(&gen); err != nil {
 		return err
 	}
 	key := cellKey(id, gen)
 	switch draw := rand.Float64(); {
 	case draw < 0.45:
 		var v int
-		if err := tx.QueryRow(ctx, changeLife, key).Scan(&v); err != nil {
+		if err := changeLife.QueryRow(ctx, tx, key).Scan(&v); err != nil {
 			return err
 		}
 		return outbox.UpdateTask(ctx, tx, outbox.ByKey(key), client.Task{Params: map[string]string{"key": key, "v": fmt.Sprint(v)}})
 	case draw < 0.85:
-		_, err := tx.Exec(ctx, triggerLife, key)
+		_, err := triggerLife.Exec(ctx, tx, key)
 		return errors.Join(err, outbox.TriggerTask(ctx, tx, outbox.ByKey(key)))
 	}
-	for _, statement := range []string{endLife, insertLife} {
-		if _, err := tx.Exec(ctx, statement, key); err != nil {
+	for _, change := range []*statement.Statement{endLife, insertLife} {
+		if _, err := change.Exec(ctx, tx, key); err != nil {
 			return err
 		}
 		key = cellKey(id, gen+1)
 	}
-	if _, err := tx.Exec(ctx, nextCell, id); err != nil {
+	if _, err := nextCell.Exec(ctx, tx, id); err != nil {
 		return err
 	}
 	return errors.Join(outbox.CancelTask(ctx, tx, outbox.ByKey(cellKey(id, gen))), outbox.AddTask(ctx, tx, cellTask(id, gen+1)))
@@ -190,7 +197,7 @@ func (s *shop) change(ctx context.Context, tx pgx.Tx) error {
 func (s *shop) left(ctx context.Context) (n int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, transactLimit)
 	defer cancel()
-	return n, s.pool.QueryRow(ctx, countLeft).Scan(&n)
+	return n, countLeft.QueryRow(ctx, s.pool).Scan(&n)
 }
 
 // tables are the counts of the service's tables.
@@ -199,5 +206,5 @@ type tables struct{ added, triggers, lives, refused int64 }
 func (s *shop) counts(ctx context.Context) (t tables, err error) {
 	ctx, cancel := context.WithTimeout(ctx, transactLimit)
 	defer cancel()
-	return t, s.pool.QueryRow(ctx, countTables).Scan(&t.added, &t.triggers, &t.lives, &t.refused)
+	return t, countTables.QueryRow(ctx, s.pool).Scan(&t.added, &t.triggers, &t.lives, &t.refused)
 }
