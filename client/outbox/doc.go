@@ -29,7 +29,8 @@
 //
 // # How rows are found
 //
-// Operations belong to four parts, those of one key to the same. Each part has a cursor: a
+// Operations belong to six parts: those of one key to the same of four, those without keys to two others, so that
+// they do not wait for calls about single tasks. Each part has a cursor: a
 // position, low, the snapshot in which low was reached, seen, and the id of the transaction that reached it, upto.
 // Every transaction draws its id before its first position. So an operation at or below
 // low that seen does not show is of a transaction that was open in seen: one that seen lists, or

@@ -20,7 +20,7 @@ import (
 // RelayConfig configures a [Relay]. Zero fields take their defaults.
 type RelayConfig struct {
 	// Postgres describes the connections to the database with the outbox, as pgxpool.ParseConfig
-	// returns it. Required. The relay opens at most six.
+	// returns it. Required. The relay opens at most eight.
 	Postgres *pgxpool.Config
 	// Client calls Perceptor. Required. Its Codec is not used: rows have encoded params.
 	Client *client.Client
@@ -66,7 +66,7 @@ const (
 )
 
 const (
-	parts       = 4
+	parts       = 6
 	callLimit   = 5 * time.Second // of one statement
 	pollIdle    = 25 * time.Millisecond
 	pollBusy    = 10 * time.Millisecond

@@ -20,7 +20,7 @@ func NewRelay(r prometheus.Registerer) *Relay {
 		refused:  counters("relay_operations_refused_total", "Operations of a service's outbox that were set aside.", "reason"),
 		failures: counters("relay_failures_total", "Steps of the relay that failed and are tried again.", "step"),
 		lag:      histograms("relay_lag_seconds", "Time from the write of an operation in the outbox until it has taken effect.", latencyBuckets),
-		rows:     gauges("relay_waiting_operations", "Operations that wait in the outbox; counted up to 10,000 in each of four parts."),
+		rows:     gauges("relay_waiting_operations", "Operations that wait in the outbox; counted up to 10,000 in each of six parts."),
 		oldest:   gauges("relay_oldest_seconds", "Age of the oldest operation that waits in the outbox; 0 when there is none."),
 		setAside: gauges("relay_refused_operations", "Operations of a service's outbox that were set aside and are neither retried nor discarded; counted up to 10,000."),
 	}

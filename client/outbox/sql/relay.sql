@@ -18,7 +18,7 @@ WITH me AS (
 ), free AS (
     SELECT l.part FROM {{schema}}.lease l
      WHERE (l.holder IS NULL OR l.until < clock_timestamp()) AND l.holder IS DISTINCT FROM @id AND l.part <> ALL (@drop_parts)
-     ORDER BY l.part LIMIT greatest(0, (SELECT ceil(4.0 / relays)::int8 FROM live) - (SELECT count(*) FROM mine))
+     ORDER BY l.part LIMIT greatest(0, (SELECT ceil(6.0 / relays)::int8 FROM live) - (SELECT count(*) FROM mine))
        FOR UPDATE SKIP LOCKED
 ), changed AS (
     UPDATE {{schema}}.lease l
@@ -27,7 +27,7 @@ WITH me AS (
      WHERE l.part IN (SELECT part FROM free) OR l.holder = @id
     RETURNING l.part, l.holder
 )
-SELECT (SELECT ceil(4.0 / relays)::int8 FROM live), coalesce(array_agg(c.part ORDER BY c.part) FILTER (WHERE c.holder = @id), '{}') FROM changed c;
+SELECT (SELECT ceil(6.0 / relays)::int8 FROM live), coalesce(array_agg(c.part ORDER BY c.part) FILTER (WHERE c.holder = @id), '{}') FROM changed c;
 
 -- name: Leave(id text)
 WITH left_parts AS (

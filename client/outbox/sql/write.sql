@@ -2,7 +2,7 @@
 
 -- name: WriteOne(op int2, form int2, body bytea)
 -- An operation without a key needs no lock.
-INSERT INTO {{schema}}.operation (part, op, form, body) VALUES (floor(random() * 4), @op, @form, @body);
+INSERT INTO {{schema}}.operation (part, op, form, body) VALUES (1 + 3 * floor(random() * 2), @op, @form, @body);
 
 -- name: WriteKeyed(op int2, form int2, key text, body bytea)
 SELECT {{schema}}.write(@op, @form, ARRAY[@key], ARRAY[@body]);

@@ -12,8 +12,9 @@ CREATE TABLE IF NOT EXISTS {{schema}}.installed (
 
 CREATE SEQUENCE IF NOT EXISTS {{schema}}.position_seq AS int8 CACHE 1;
 
+-- Operations with keys are in the parts 0, 2, 3 and 5, by the hash of the key; those without are in 1 and 4.
 CREATE TABLE IF NOT EXISTS {{schema}}.operation (
-    part       int2 NOT NULL CHECK (part BETWEEN 0 AND 3),
+    part       int2 NOT NULL CHECK (part BETWEEN 0 AND 5),
     xid        xid8 NOT NULL DEFAULT pg_current_xact_id(),
     position   int8 NOT NULL DEFAULT nextval(CASE WHEN pg_current_xact_id() IS NOT NULL THEN '{{schema}}.position_seq'::regclass END),
     written_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -44,7 +45,7 @@ CREATE TABLE IF NOT EXISTS {{schema}}.lease (
     until  timestamptz NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 500);
 
-INSERT INTO {{schema}}.lease (part) SELECT generate_series(0, 3) ON CONFLICT DO NOTHING;
+INSERT INTO {{schema}}.lease (part) SELECT generate_series(0, 5) ON CONFLICT DO NOTHING;
 
 CREATE TABLE IF NOT EXISTS {{schema}}.relay (
     id      text PRIMARY KEY,
@@ -75,7 +76,7 @@ BEGIN
         PERFORM pg_advisory_xact_lock(hashtext('{{schema_name}}'), k);
     END LOOP;
     INSERT INTO {{schema}}.operation (part, op, form, key, body)
-    SELECT CASE WHEN u.key <> '' THEN hashtext(u.key) & 3 ELSE floor(random() * 4) END, $1, $2, nullif(u.key, ''), u.body
+    SELECT CASE WHEN u.key <> '' THEN ('{0, 2, 3, 5}'::int2[])[1 + (hashtext(u.key) & 3)] ELSE 1 + 3 * floor(random() * 2) END, $1, $2, nullif(u.key, ''), u.body
       FROM unnest(keys, bodies) WITH ORDINALITY AS u (key, body, n) ORDER BY u.n;
 END $$;
 
