@@ -42,14 +42,17 @@ SELECT 1;
 SELECT b.number, b.id, b.positions, b.low, b.seen::text, b.upto::text, extract(epoch FROM clock_timestamp() - b.claimed_at)::float8
   FROM {{schema}}.batch b WHERE b.part = @part ORDER BY b.number;
 
+-- Sums such as part + 0 keep a condition out of the choice of an index: operations of a transaction are found by the
+-- index of transactions, because behind the cursor the other one may have many entries of removed rows.
+
 -- name: Pending(parts int2[], lows int8[], seen text[], upto text[])
 -- The parts that have operations after their cursors.
 SELECT c.part FROM unnest(@parts, @lows, @seen, @upto) AS c (part, low, seen, upto)
  WHERE EXISTS (SELECT 1 FROM {{schema}}.operation o WHERE o.part = c.part AND o.position > c.low)
     OR EXISTS (SELECT 1 FROM {{schema}}.operation o
-                WHERE o.xid = ANY (ARRAY(SELECT pg_snapshot_xip(c.seen::pg_snapshot))) AND o.part = c.part AND o.position <= c.low)
+                WHERE o.xid = ANY (ARRAY(SELECT pg_snapshot_xip(c.seen::pg_snapshot))) AND o.part + 0 = c.part AND o.position + 0 <= c.low)
     OR EXISTS (SELECT 1 FROM {{schema}}.operation o
-                WHERE o.xid >= pg_snapshot_xmax(c.seen::pg_snapshot) AND o.xid < c.upto::xid8 AND o.part = c.part AND o.position <= c.low);
+                WHERE o.xid >= pg_snapshot_xmax(c.seen::pg_snapshot) AND o.xid < c.upto::xid8 AND o.part + 0 = c.part AND o.position + 0 <= c.low);
 
 -- name: Claim(part int2, holder text, number int8, id text, low int8, seen text, upto text, closed int8[], max_rows int8, max_bytes int8)
 -- Makes a batch of the next operations of a part: first the late ones, of transactions that were open when
@@ -59,10 +62,10 @@ WITH held AS MATERIALIZED (
     SELECT l.part FROM {{schema}}.lease l WHERE l.part = @part AND l.holder = @holder AND l.until > clock_timestamp() FOR SHARE
 ), late AS MATERIALIZED (
     (SELECT o.position, octet_length(o.body) AS bytes FROM {{schema}}.operation o
-      WHERE o.xid = ANY (ARRAY(SELECT pg_snapshot_xip(@seen::pg_snapshot))) AND o.part = @part AND o.position <= @low
+      WHERE o.xid = ANY (ARRAY(SELECT pg_snapshot_xip(@seen::pg_snapshot))) AND o.part + 0 = @part AND o.position + 0 <= @low
      UNION ALL
      SELECT o.position, octet_length(o.body) FROM {{schema}}.operation o
-      WHERE o.xid >= pg_snapshot_xmax(@seen::pg_snapshot) AND o.xid < @upto::xid8 AND o.part = @part AND o.position <= @low)
+      WHERE o.xid >= pg_snapshot_xmax(@seen::pg_snapshot) AND o.xid < @upto::xid8 AND o.part + 0 = @part AND o.position + 0 <= @low)
     ORDER BY position LIMIT @max_rows + 1
 ), fresh AS MATERIALIZED (
     SELECT o.position, octet_length(o.body) AS bytes FROM {{schema}}.operation o
@@ -121,8 +124,9 @@ SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(w.written_a
   FROM waiting w;
 
 -- name: Settings()
--- The tables are small when plans are made and may be large later, so no plan may scan them. A claim is
+-- The tables are small when plans are made and may be large later, so no plan may scan them, or sort what an index
+-- has in order. A claim is
 -- durable before its rows are sent, and with it the transactions that wrote them.
-SELECT set_config('enable_seqscan', 'off', false), set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),
+SELECT set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false), set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),
        set_config('default_transaction_isolation', 'read committed', false), set_config('statement_timeout', '10s', false),
        set_config('lock_timeout', '3s', false), set_config('jit', 'off', false);
