@@ -287,18 +287,20 @@ func (m *mover) advance() ([]*row, error) {
 	return m.read(b, b.positions)
 }
 
-// finishAndClaim returns the claimed batch, or nil if there are no rows.
+// finishAndClaim returns the claimed batch, or nil if there are no rows. The claim comes first: it must see no
+// snapshot that is younger than the id of its transaction, which any change before it would draw, because the
+// cursor's upto bounds the ids of the transactions that were open in that snapshot.
 func (m *mover) finishAndClaim(ctx context.Context) (*batch, error) {
 	b := &batch{number: m.at.number + 1, id: rand.Text(), claimedAt: time.Now()}
 	both := &pgx.Batch{}
-	if !m.out.empty() {
-		m.r.sql.finish.Queue(both, m.finishArgs()...)
-	}
 	var held bool
 	var low *int64
 	var seen, upto *string
 	m.r.sql.claim.Queue(both, m.part, m.r.id, b.number, b.id, m.at.low, m.at.seen, m.at.upto, m.closed, m.r.cfg.BatchRows, int64(batchBytes)).
 		QueryRow(func(r pgx.Row) error { return r.Scan(&held, &b.positions, &low, &seen, &upto) })
+	if !m.out.empty() {
+		m.r.sql.finish.Queue(both, m.finishArgs()...)
+	}
 	if err := m.pool.SendBatch(ctx, both).Close(); err != nil {
 		return nil, err
 	}

@@ -411,3 +411,67 @@ func TestATakeOverRepeatsOnlyTheLastOperationOfAKey(t *testing.T) {
 		})
 	}
 }
+
+// While the transaction of a claim waits, another one draws its id, a third one draws id and position, and the second one
+// commits a later position. The third one has the highest id of all, and must not be passed over.
+func TestATransactionThatBeginsDuringAClaimIsNotPassedOver(t *testing.T) {
+	b := setup(t)
+	ctx := t.Context()
+	r, err := NewRelay(b.config())
+	b.must(err)
+	_, err = b.pool.Exec(ctx, "UPDATE perceptor_outbox.lease SET holder = $1, until = 'infinity'", r.id)
+	b.must(err)
+	m := newMover(ctx, r, b.pool, 1)
+	b.must(m.load())
+	claim := func() []int64 {
+		t.Helper()
+		got, err := m.finishAndClaim(ctx)
+		b.must(err)
+		if got == nil {
+			return nil
+		}
+		m.out.done = append(m.out.done, got.positions...)
+		return got.positions
+	}
+	write := func(tx Tx) {
+		t.Helper()
+		_, err := tx.Exec(ctx, "INSERT INTO perceptor_outbox.operation (part, op, form, body) VALUES (1, 1, 1, '\\x')")
+		b.must(err)
+	}
+	write(b.pool)
+	if got := claim(); len(got) != 1 {
+		t.Fatalf("claimed %v, want one row", got)
+	}
+	lock, err := b.pool.Begin(ctx)
+	b.must(err)
+	_, err = lock.Exec(ctx, "SELECT 1 FROM perceptor_outbox.operation FOR UPDATE")
+	b.must(err)
+	found := make(chan int, 1)
+	go func() { found <- len(claim()) }()
+	b.eventually("waiting for the lock", func() bool {
+		var n int
+		b.must(b.pool.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n))
+		return n == 1
+	})
+	early, err := pgx.Connect(ctx, b.dsn)
+	b.must(err)
+	defer early.Close(ctx) //nolint:errcheck // the test is over
+	_, err = early.Exec(ctx, "BEGIN; SELECT pg_current_xact_id()")
+	b.must(err)
+	late, err := pgx.Connect(ctx, b.dsn)
+	b.must(err)
+	defer late.Close(ctx) //nolint:errcheck // the test is over
+	_, err = late.Exec(ctx, "BEGIN")
+	b.must(err)
+	write(late)
+	write(early)
+	_, err = early.Exec(ctx, "COMMIT")
+	b.must(err)
+	b.must(lock.Rollback(ctx))
+	n := <-found + len(claim())
+	_, err = late.Exec(ctx, "COMMIT")
+	b.must(err)
+	if n += len(claim()); n != 2 {
+		t.Errorf("%d rows were claimed, want both", n)
+	}
+}
