@@ -68,7 +68,7 @@ func (g *gate) shutFor(err error) {
 func noAnswer(err error) bool {
 	var e *client.Error
 	if errors.As(err, &e) {
-		return e.Kind == client.ErrUnavailable && e.Reason == ""
+		return errors.Is(err, client.ErrUnavailable) && e.Reason == ""
 	}
 	return errors.Is(err, context.DeadlineExceeded)
 }

@@ -92,8 +92,7 @@ func (m *mover) sendFree(ctx context.Context, list []sent) {
 		return
 	}
 	results, err := m.tryAdd(ctx, list, list[0].batch.id)
-	var e *client.Error
-	if errors.As(err, &e) && e.Kind == client.ErrInvalidArgument && len(list) > 1 {
+	if errors.Is(err, client.ErrInvalidArgument) && len(list) > 1 {
 		m.sendSingly(ctx, list)
 		return
 	}
@@ -220,8 +219,7 @@ func (m *mover) sendHeads(ctx context.Context, heads []sent) {
 	}
 	for chunk := range slices.Chunk(adds, MaxTasks) {
 		results, err := m.tryAdd(ctx, chunk, "")
-		var e *client.Error
-		if errors.As(err, &e) && e.Kind == client.ErrInvalidArgument && len(chunk) > 1 {
+		if errors.Is(err, client.ErrInvalidArgument) && len(chunk) > 1 {
 			m.sendSingly(ctx, chunk)
 			continue
 		}
