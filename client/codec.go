@@ -39,12 +39,14 @@ type Codec interface {
 }
 
 // encoded returns t with encoded params and payload.
-func (c *Client) encoded(op string, t Task) (Task, error) {
-	params, err := encodeParams(c.cfg.Codec, t.Params)
+func (c *Client) encoded(op string, t Task) (Task, error) { return encodedBy(c.cfg.Codec, op, t) }
+
+func encodedBy(codec Codec, op string, t Task) (Task, error) {
+	params, err := encodeParams(codec, t.Params)
 	if err != nil {
 		return t, refused(op, FieldError{Field: "params", Message: err.Error()})
 	}
-	payload, err := encodePayload(c.cfg.Codec, t.Payload)
+	payload, err := encodePayload(codec, t.Payload)
 	if err != nil {
 		return t, refused(op, FieldError{Field: "payload", Message: err.Error()})
 	}

@@ -18,33 +18,32 @@ import (
 
 // This file is for programs that store requests and send them later, such as package outbox.
 
-// Encode converts a task to the form of the API, with its params encoded by codec, which may be
-// nil, and the trace context of ctx. It refuses what the service would refuse in every
+// Encode converts a task to the form of the API, with its params and payload encoded by codec, which may
+// be nil, and the trace context of ctx. It refuses what the service would refuse in every
 // installation, in one [*Error] of the kind [ErrInvalidArgument] that names all faults. What
 // depends on the installation, the tenant or the present, such as the shortest interval, the
 // limit of params and whether End has passed, only the service knows; cron expressions are
 // not read.
 func Encode(ctx context.Context, t Task, codec Codec) (*perceptorv1.Task, error) {
-	if faults := t.faults(); len(faults) > 0 {
-		return nil, refusedAll("Encode", faults)
-	}
-	return encode(ctx, "Encode", t, codec)
+	return encode(ctx, "Encode", t, codec, (*Task).faults)
 }
 
 // EncodeChange is [Encode] for the changes of an UpdateTask, in which all fields may be missing.
 func EncodeChange(ctx context.Context, t Task, codec Codec) (*perceptorv1.Task, error) {
-	if fault := t.fault(); fault != nil {
-		return nil, refused("EncodeChange", *fault)
-	}
-	return encode(ctx, "EncodeChange", t, codec)
+	return encode(ctx, "EncodeChange", t, codec, func(*Task) []FieldError { return nil })
 }
 
-func encode(ctx context.Context, op string, t Task, codec Codec) (*perceptorv1.Task, error) {
-	params, err := encodeParams(codec, t.Params)
-	if err != nil {
-		return nil, refused(op, FieldError{Field: "params", Message: err.Error()})
+func encode(ctx context.Context, op string, t Task, codec Codec, check func(*Task) []FieldError) (*perceptorv1.Task, error) {
+	if fault := t.fault(); fault != nil {
+		return nil, refused(op, *fault)
 	}
-	t.Params = params
+	t, err := encodedBy(codec, op, t)
+	if err != nil {
+		return nil, err
+	}
+	if faults := check(&t); len(faults) > 0 {
+		return nil, refusedAll(op, faults)
+	}
 	p := t.proto()
 	p.TraceParent = traceParent(ctx)
 	if size := proto.Size(p); size > maxBytesPerCall {
@@ -64,9 +63,6 @@ func refusedAll(op string, faults []FieldError) error {
 
 // faults returns the rules that the task breaks in every installation.
 func (t *Task) faults() []FieldError {
-	if fault := t.fault(); fault != nil {
-		return []FieldError{*fault}
-	}
 	list := t.fractions()
 	s := t.spec()
 	for _, f := range s.Validate(task.Limits{MinInterval: time.Millisecond, MinAckTimeout: time.Millisecond, ParamsBytes: task.MaxParamsBytes}) {
@@ -123,8 +119,11 @@ func (t *Task) spec() task.Spec {
 			},
 			AckTimeout: t.AckTimeout, GiveUpAfter: t.GiveUpAfter, StopOnFailure: t.StopOnFailure, Retention: max(t.Retention, 0),
 			Misfire: task.Misfire(t.Misfire), CatchUp: int32(min(t.MisfireLimit, 1<<31-1)), Grace: max(t.MisfireGrace, 0),
-			Spread: t.Spread, Tags: slices.Clone(t.Tags),
+			Spread: t.Spread, Tags: slices.Clone(t.Tags), Overlap: task.Overlap(t.Overlap),
 		},
+	}
+	if t.Payload != nil {
+		s.Payload = &task.Payload{Data: t.Payload.Data, ContentType: t.Payload.ContentType}
 	}
 	if t.Retry.Jitter == NoJitter {
 		s.Retry.Jitter = 0

@@ -55,6 +55,10 @@ func variants() (all []client.Task) {
 		func(t *client.Task) { t.Params = map[string]string{"a": strings.Repeat("x", 20<<10)} },
 		func(t *client.Task) { t.Params = map[string]string{"": "x"} },
 		func(t *client.Task) { t.Kind = "new\nline" },
+		func(t *client.Task) { t.Overlap = client.SkipOverlap },
+		func(t *client.Task) { t.Type, t.Overlap = client.Blocking, client.SkipOverlap },
+		func(t *client.Task) { t.Payload = &client.Payload{Data: []byte(`{"a": 1}`), ContentType: "application/json"} },
+		func(t *client.Task) { t.Payload = &client.Payload{Data: []byte(`{`), ContentType: "application/json"} },
 	} {
 		t := base
 		change(&t)
