@@ -44,7 +44,11 @@
 //	claim: INSERT batch(number+1, id, positions, low, seen)    one statement, one snapshot
 //	read the rows of the batch
 //	send: tasks without keys under the batch's id as request_id; the others in the order of their keys
-//	finish: DELETE moved rows, set refused ones aside          one statement, with the next claim
+//	finish: DELETE moved rows, set refused ones aside          one statement, in the transaction of the next claim
+//
+// The claim comes first in that transaction: what is above about upto holds because the transaction has no id before
+// the claim's snapshot. Operations on one key that are in one batch are finished one after the other, so that what is sent
+// again after a crash is only the last operation of a key.
 //
 // A batch is stored before it is sent, and its id and content never change. A relay that takes a
 // part over sends the rows that are left of its batches again, under the same ids, and Perceptor
@@ -54,13 +58,13 @@
 //
 // A relay holds its parts by leases, by the clock of the database. A relay that was frozen may wake up and
 // send once more what another one has moved meanwhile. That changes nothing, because no operation is sent in
-// a form that could undo a later one: adds and triggers carry request ids or keys, a cancel
-// cannot be undone, and an update names the id and the version of the task as they were read while the lease was
+// a form that could undo a later one: adds and triggers carry request ids or keys, a task that was cancelled
+// stays so, and an update names the id and the version of the task as they were read while the lease was
 // valid.
 //
 // # What cannot be moved
 //
-// An operation that Perceptor refuses for good is set aside with the reason, see [ListRefused]; later
+// An operation that Perceptor refuses for good is set aside with the reason, see [Outbox.ListRefused]; later
 // operations on its key are moved. An operation that may succeed later, such as one
 // beyond a quota or in a database that is down, waits with a growing delay. Those on the same key
 // wait behind it, all others are moved.
