@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -358,4 +359,38 @@ func TestTransactionsThatCommitLateAreNotPassedOver(t *testing.T) {
 	if got := b.added(); len(got) != want {
 		t.Errorf("%d tasks, want %d: %v", len(got), want, got)
 	}
+}
+
+func TestWritersNeedTheRightsOfTheGuideAndNoOther(t *testing.T) {
+	b := setup(t)
+	ctx := t.Context()
+	role := fmt.Sprintf("writer_%d", time.Now().UnixNano())
+	exec := func(text string) {
+		t.Helper()
+		_, err := b.pool.Exec(ctx, strings.ReplaceAll(text, "shop", role))
+		b.must(err)
+	}
+	guide, err := os.ReadFile("../../docs/outbox.md")
+	b.must(err)
+	_, grants, _ := strings.Cut(string(guide), "```sql\nGRANT")
+	grants, _, _ = strings.Cut(grants, "```")
+	exec("CREATE ROLE shop")
+	defer exec("DROP OWNED BY shop; DROP ROLE shop")
+	exec("GRANT" + grants)
+	tx, err := b.pool.Begin(ctx)
+	b.must(err)
+	_, err = tx.Exec(ctx, "SET LOCAL ROLE "+role)
+	b.must(err)
+	b.must(AddTask(ctx, tx, oneShot(1)))
+	b.must(AddTasks(ctx, tx, []client.Task{oneShot(2), keyed("k", 3)}))
+	b.must(CancelTask(ctx, tx, ByKey("k")))
+	_, err = tx.Exec(ctx, "SELECT perceptor_outbox.perceptor_add('k', '{}', now(), '{}')")
+	b.must(err)
+	save, err := tx.Begin(ctx)
+	b.must(err)
+	if _, err := save.Exec(ctx, "SELECT body FROM perceptor_outbox.operation"); err == nil {
+		t.Error("a writer may read what others have written")
+	}
+	b.must(save.Rollback(ctx))
+	b.must(tx.Commit(ctx))
 }

@@ -153,6 +153,7 @@ func (r *Relay) renew(ctx context.Context, pool *pgxpool.Pool, movers *sync.Wait
 		if !slices.Contains(got.parts, p) {
 			r.cfg.Log.Info("part of the outbox was taken over", "part", p)
 			r.dropLocked(p)
+			delete(r.leased, p)
 		}
 	}
 	for _, p := range got.parts {
