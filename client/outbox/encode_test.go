@@ -57,7 +57,9 @@ func variants() (all []client.Task) {
 		func(t *client.Task) { t.Kind = "new\nline" },
 		func(t *client.Task) { t.Overlap = client.SkipOverlap },
 		func(t *client.Task) { t.Type, t.Overlap = client.Blocking, client.SkipOverlap },
-		func(t *client.Task) { t.Payload = &client.Payload{Data: []byte(`{"a": 1}`), ContentType: "application/json"} },
+		func(t *client.Task) {
+			t.Payload = &client.Payload{Data: []byte(`{"a": 1}`), ContentType: "application/json"}
+		},
 		func(t *client.Task) { t.Payload = &client.Payload{Data: []byte(`{`), ContentType: "application/json"} },
 	} {
 		t := base

@@ -71,7 +71,9 @@ func (rep *Report) Table(t *harness.Table) {
 	t.Row("transactions", "%d committed   %d rolled back   %d failed   %d not begun", rep.Commits, rep.Rollbacks, rep.Failures, rep.Behind)
 	t.Row("operations", "%d adds   %d triggers   %d tasks with keys", rep.Added, rep.Triggers, rep.Lives)
 	t.Row("moved", "%.0f adds per second; the rest within %.1f s", rep.MovedPerS, rep.DrainS)
-	t.Row("lag ms", "%s", rep.Lag)
+	if rep.Lag.Max > 0 {
+		t.Row("lag ms", "%s", rep.Lag)
+	}
 	if len(rep.Disturbances) > 0 {
 		var list []string
 		for _, name := range slices.Sorted(maps.Keys(rep.Disturbances)) {
