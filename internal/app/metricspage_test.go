@@ -163,7 +163,7 @@ func TestMetricsAreNamedAsPrometheusAdvises(t *testing.T) {
 // of a floor measurement.
 var notMetrics = []string{
 	"perceptor_run_id", "perceptor_attempt", "perceptor_scheduled_at", "perceptor_reason", "perceptor_error", "perceptor_died_at",
-	"perceptor_key_id", "perceptor_signature", "perceptor_floor_",
+	"perceptor_key_id", "perceptor_signature", "perceptor_run", "perceptor_floor_",
 	// The schema of a service's outbox, and its functions.
 	"perceptor_outbox", "perceptor_add", "perceptor_cancel", "perceptor_update", "perceptor_trigger",
 }
