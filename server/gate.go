@@ -53,13 +53,12 @@ type method struct {
 	handler grpc.MethodHandler
 }
 
-// register registers a service behind the gate. It fails for streams and for
-// methods without a scope.
+// register registers a service behind the gate. It fails for methods without a scope.
 func (g *gate) register(r grpc.ServiceRegistrar, desc *grpc.ServiceDesc, service any) error {
-	if len(desc.Streams) > 0 {
-		return fmt.Errorf("register %s: the gate does not support streams", desc.ServiceName)
-	}
 	guarded := *desc
+	if err := g.registerStreams(&guarded, desc); err != nil {
+		return err
+	}
 	guarded.Methods = make([]grpc.MethodDesc, len(desc.Methods))
 	for i, m := range desc.Methods {
 		full := "/" + desc.ServiceName + "/" + m.MethodName

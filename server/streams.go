@@ -1,0 +1,204 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/perceptor/perceptor/internal/requestid"
+	"github.com/perceptor/perceptor/task"
+)
+
+// # Streams
+//
+// A stream is a call with many messages, so what holds for a call at its beginning must hold
+// for each message of a stream: the credentials are checked again, since they may have ended,
+// and the bytes are charged to the tenant's rate. A stream has no deadline as a whole. Each of
+// its messages has one in either direction, so a caller that sends nothing, or takes nothing,
+// keeps nothing for long. A stream counts as one call in progress of its tenant.
+
+const (
+	// streamIdle bounds the time between two messages of a caller.
+	streamIdle = 2 * time.Minute
+	// admitEvery is the longest time between two checks of a stream's credentials.
+	admitEvery = 5 * time.Second
+	// streamDebt bounds the wait of a stream for the tenant's rate of bytes.
+	streamDebt = 30 * time.Second
+)
+
+var errStreamIdle = reasoned(task.ReasonRequestSlow, "the stream was idle for too long; open another one")
+
+// registerStreams adds the streams of a service to its guarded description.
+func (g *gate) registerStreams(guarded *grpc.ServiceDesc, desc *grpc.ServiceDesc) error {
+	guarded.Streams = make([]grpc.StreamDesc, len(desc.Streams))
+	for i, s := range desc.Streams {
+		full := "/" + desc.ServiceName + "/" + s.StreamName
+		need := access[full]
+		if need == 0 {
+			return fmt.Errorf("register %s: it has no scope", full)
+		}
+		guarded.Streams[i] = s
+		guarded.Streams[i].Handler = g.guardStream(full, need, s.Handler)
+	}
+	return nil
+}
+
+// guardStream wraps the handler of a stream: it authenticates the caller before the first
+// message is read.
+func (g *gate) guardStream(full string, need Scopes, next grpc.StreamHandler) grpc.StreamHandler {
+	return func(service any, from grpc.ServerStream) error {
+		ctx := from.Context()
+		c := &call{method: full, began: time.Now(), headers: authorization(ctx)}
+		ctx = incoming(requestid.With(ctx, requestID(ctx)))
+		err := g.serveStream(ctx, c, need, service, from, next)
+		if err != nil {
+			g.tarpit.delay(ctx, c.who, err)
+		}
+		return err
+	}
+}
+
+func (g *gate) serveStream(ctx context.Context, c *call, need Scopes, service any, from grpc.ServerStream, next grpc.StreamHandler) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = g.panicked(ctx, c, p)
+		}
+		err = g.finish(ctx, c, err)
+	}()
+	s := &stream{ServerStream: from, gate: g, call: c, need: need, ctx: ctx}
+	if err := s.admit(); err != nil {
+		return err
+	}
+	s.ctx = g.traces.begin(ctx, c)
+	if c.spent, err = g.quotas.begin(s.ctx, c.method, c.who); err != nil {
+		return err
+	}
+	defer func() { c.spent.end(ctx, nil, err) }()
+	if err := g.enter(c.who.Tenant.ID); err != nil {
+		return err
+	}
+	defer g.calls.Give(c.who.Tenant.ID, 1)
+	return next(service, s)
+}
+
+// stream is a stream behind the gate. As with [grpc.ServerStream], one goroutine may receive
+// while another one sends.
+type stream struct {
+	grpc.ServerStream
+	gate *gate
+	call *call
+	need Scopes
+	ctx  context.Context
+	// who is the caller as of the last check, at admitted, by the process's clock.
+	who      atomic.Pointer[Identity]
+	admitted atomic.Int64
+}
+
+// Context implements [grpc.ServerStream]. It has the identity as of the last check.
+func (s *stream) Context() context.Context {
+	return context.WithValue(s.ctx, identityKey{}, s.who.Load())
+}
+
+// admit checks the credentials, unless that was done just now.
+func (s *stream) admit() error {
+	now := time.Now().UnixNano()
+	if s.who.Load() != nil && now-s.admitted.Load() < int64(admitEvery) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.gate.timeout)
+	defer cancel()
+	who, err := s.gate.admit(ctx, s.need)
+	if s.who.Load() == nil {
+		s.call.who = who
+	}
+	if err != nil {
+		return err
+	}
+	s.who.Store(who)
+	s.admitted.Store(now)
+	return nil
+}
+
+// RecvMsg implements [grpc.ServerStream].
+func (s *stream) RecvMsg(m any) error {
+	if err := s.admit(); err != nil {
+		return err
+	}
+	if err := s.call.spent.payDebt(s.ctx); err != nil {
+		return err
+	}
+	err := s.within(streamIdle, errStreamIdle, func() error { return s.ServerStream.RecvMsg(m) })
+	if err == nil {
+		s.call.spent.streamed(proto.Size(m.(proto.Message)))
+	}
+	return err
+}
+
+// SendMsg implements [grpc.ServerStream].
+func (s *stream) SendMsg(m any) error {
+	if err := s.admit(); err != nil {
+		return err
+	}
+	s.call.spent.streamed(proto.Size(m.(proto.Message)))
+	return s.within(s.gate.sendWithin, errTooSlow, func() error { return s.ServerStream.SendMsg(m) })
+}
+
+// within runs f beside the call, because the library's functions have no deadline: they end
+// with the stream, and so with the call.
+func (s *stream) within(d time.Duration, late error, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				s.gate.log.LogAttrs(s.ctx, slog.LevelError, "stream panicked", append(s.call.attrs(), slog.Any("err", p))...)
+				done <- errInternal
+			}
+		}()
+		done <- f()
+	}()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return late
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
+}
+
+// streamed charges the bytes of a message.
+func (s *spending) streamed(bytes int) {
+	if s != nil && s.bytes != nil {
+		s.use.stocks[task.QuotaBytes].charge(*s.bytes, bytes)
+	}
+}
+
+// payDebt waits until the tenant's rate of bytes has made up for the messages before.
+func (s *spending) payDebt(ctx context.Context) error {
+	if s == nil || s.bytes == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, streamDebt)
+	defer cancel()
+	for {
+		err := s.of.rate(ctx, s.tenant, s.use, task.QuotaBytes, 1)
+		if err == nil || errors.Is(ctx.Err(), context.Canceled) {
+			return err
+		}
+		timer := time.NewTimer(time.Second)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}
