@@ -60,6 +60,11 @@ var audited = map[string]auditRule{
 	perceptorv1.BulkService_PauseBulkOperation_FullMethodName:  {object: "id", hidden: bulkProgress},
 	perceptorv1.BulkService_ResumeBulkOperation_FullMethodName: {object: "id", hidden: bulkProgress},
 
+	perceptorv1.ImportService_CreateImport_FullMethodName:   {object: "id", hidden: importProgress},
+	perceptorv1.ImportService_FinishImport_FullMethodName:   {object: "id", hidden: importProgress},
+	perceptorv1.ImportService_AbortImport_FullMethodName:    {object: "id", hidden: importProgress},
+	perceptorv1.ImportService_RollbackImport_FullMethodName: {object: "id", hidden: importProgress},
+
 	perceptorv1.AssignmentService_UpdateStrategy_FullMethodName: {before: strategyBefore},
 	perceptorv1.ClockService_AdvanceClock_FullMethodName:        {before: clockBefore, hidden: clockProgress},
 	perceptorv1.ClockService_SetClock_FullMethodName:            {before: clockBefore, hidden: clockProgress},
@@ -75,6 +80,8 @@ var notAudited = []string{
 	perceptorv1.RunService_HeartbeatRuns_FullMethodName, perceptorv1.RunService_HandBackRuns_FullMethodName,
 	perceptorv1.RunService_CheckRuns_FullMethodName, perceptorv1.RunService_GetDelivery_FullMethodName,
 	perceptorv1.BulkService_GetBulkOperation_FullMethodName, perceptorv1.BulkService_ListBulkOperations_FullMethodName,
+	perceptorv1.ImportService_WriteImport_FullMethodName,
+	perceptorv1.ImportService_GetImport_FullMethodName, perceptorv1.ImportService_ListImports_FullMethodName,
 	perceptorv1.DeadLetterService_ListDeadRuns_FullMethodName, perceptorv1.DeadLetterService_GetDeadRun_FullMethodName,
 	perceptorv1.AdminService_GetTenant_FullMethodName, perceptorv1.AdminService_ListTenants_FullMethodName,
 	perceptorv1.AdminService_ListTokens_FullMethodName,
@@ -89,6 +96,12 @@ var notAudited = []string{
 var (
 	// bulkProgress are the fields of an operation that change without a call.
 	bulkProgress = []string{"parts", "matched", "done", "failed", "finished_parts"}
+	// importProgress are the fields of an import that change without a call, and those that only
+	// programs read.
+	importProgress = []string{
+		"options", "line_count", "added_count", "skipped_count", "updated_count", "rejected_count", "chunk_count", "checksum",
+		"stored_chunks", "removed_count", "rolled_back_databases",
+	}
 	// clockProgress are the fields of the answer about what has fired.
 	clockProgress = []string{"instants", "open_runs", "instant_count", "delivery_count"}
 	// unshown are fields whose content belongs to the tenant: of them an event says only

@@ -66,7 +66,7 @@ func (s *bulkService) CreateBulkOperation(ctx context.Context, r *perceptorv1.Cr
 // bulkTerms reads the terms of an operation.
 func (r *reader) bulkTerms(o *perceptorv1.BulkOperation) task.BulkTerms {
 	action := task.BulkAction(o.Action)
-	if _, known := perceptorv1.BulkOperation_Action_name[int32(o.Action)]; !known || o.Action == 0 {
+	if _, known := perceptorv1.BulkOperation_Action_name[int32(o.Action)]; !known || o.Action == 0 || action == task.BulkRollbackImport {
 		r.fault("action", "%d is not one of PAUSE, RESUME, CANCEL, RESCHEDULE, REPLAY, PURGE_DEAD, PURGE_FINISHED", int32(o.Action))
 	}
 	if o.MaxRate < 0 || o.MaxRate > task.MaxBulkRate {
@@ -190,7 +190,7 @@ func bulkReply(o *task.BulkOperation, parts bool) *perceptorv1.BulkOperation {
 		Id: o.ID, Action: perceptorv1.BulkOperation_Action(o.Action), DryRun: o.Terms.DryRun, MaxRate: o.Terms.MaxRate,
 		State: perceptorv1.BulkOperation_State(o.State), Matched: sum.Matched, Done: sum.Done, Failed: sum.Failed,
 		FinishedParts: int32(finished), CreateTime: timestamp(o.CreatedAt), FinishTime: timestamp(finishedAt),
-		Creator: o.Terms.Creator,
+		Creator: o.Terms.Creator, ImportId: o.Terms.Import,
 	}
 	if o.Action.OfDead() {
 		out.DeadFilter = deadFilterReply(&o.Terms.Dead)

@@ -234,8 +234,10 @@ type Deps struct {
 	Runs  Runs
 	Dead  DeadLetters
 	Bulk  Bulk
-	Admin Admin
-	Auth  Authenticator
+	// Imports may be nil: imports are refused.
+	Imports Imports
+	Admin   Admin
+	Auth    Authenticator
 	// Delivery returns where the runs of a tenant are published. It must not
 	// block.
 	Delivery func(Tenant) Delivery
@@ -291,6 +293,8 @@ type Events struct {
 	// Yielded: an add of n tasks was admitted while due tasks were published late. It has waited
 	// for d.
 	Yielded func(tenant string, n int, d time.Duration)
+	// Imported: the lines of a chunk of an import were stored, or rejected.
+	Imported func(tenant string, lines task.ImportSum)
 	// Replied: n entries of a call about runs got a code. Op is "start",
 	// "heartbeat", "report" or "hand_back".
 	Replied func(tenant *Tenant, op string, c task.Code, n int)
@@ -366,6 +370,12 @@ func (e *Events) limited(answer error) {
 func (e *Events) limitedBy(limit string) {
 	if e.Limited != nil {
 		e.Limited(limit)
+	}
+}
+
+func (e *Events) imported(tenant string, lines task.ImportSum) {
+	if e.Imported != nil {
+		e.Imported(tenant, lines)
 	}
 }
 

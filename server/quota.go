@@ -115,26 +115,34 @@ func (q *quotas) admit(ctx context.Context, t *Tenant, n int) (*reservation, err
 		return &reservation{}, nil
 	}
 	u := q.of(t.ID)
-	limit := t.Rates.Quota(task.QuotaBacklog, q.defaults)
-	if limit > 0 {
-		living, ok, err := u.backlog.reserve(ctx, int64(n), limit, q.processes(), q.living(t))
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			q.events.overQuota(t.Name, task.QuotaBacklog, n)
-			return nil, quotaError(task.QuotaBacklog, t.Name, countedFor,
-				fmt.Sprintf("the tenant has %d unfinished tasks and adds %d; the maximum is %d", living, n, limit))
-		}
-	}
-	r := &reservation{n: int64(n)}
-	if limit > 0 {
-		r.of = &u.backlog
+	r, err := q.reserve(ctx, t, u, n)
+	if err != nil {
+		return nil, err
 	}
 	if err := q.rate(ctx, t, u, task.QuotaAdds, n); err != nil {
 		r.end(0)
 		return nil, err
 	}
+	return r, nil
+}
+
+// reserve reserves a part of the tenant's backlog.
+func (q *quotas) reserve(ctx context.Context, t *Tenant, u *tenantUse, n int) (*reservation, error) {
+	r := &reservation{n: int64(n)}
+	limit := t.Rates.Quota(task.QuotaBacklog, q.defaults)
+	if limit == 0 {
+		return r, nil
+	}
+	living, ok, err := u.backlog.reserve(ctx, int64(n), limit, q.processes(), q.living(t))
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		q.events.overQuota(t.Name, task.QuotaBacklog, n)
+		return nil, quotaError(task.QuotaBacklog, t.Name, countedFor,
+			fmt.Sprintf("the tenant has %d unfinished tasks and adds %d; the maximum is %d", living, n, limit))
+	}
+	r.of = &u.backlog
 	return r, nil
 }
 

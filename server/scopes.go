@@ -40,6 +40,13 @@ var access = map[string]Scopes{
 	perceptorv1.TaskService_AddTasks_FullMethodName:        AddScope,
 	perceptorv1.TaskService_PreviewSchedule_FullMethodName: AddScope | ReadScope,
 
+	perceptorv1.ImportService_CreateImport_FullMethodName: AddScope,
+	perceptorv1.ImportService_WriteImport_FullMethodName:  AddScope,
+	perceptorv1.ImportService_FinishImport_FullMethodName: AddScope,
+	perceptorv1.ImportService_AbortImport_FullMethodName:  AddScope,
+	perceptorv1.ImportService_GetImport_FullMethodName:    AddScope | ReadScope | InspectScope,
+	perceptorv1.ImportService_ListImports_FullMethodName:  AddScope | ReadScope | InspectScope,
+
 	perceptorv1.TaskService_GetTask_FullMethodName:            ReadScope | InspectScope,
 	perceptorv1.TaskService_ListTasks_FullMethodName:          ReadScope | InspectScope,
 	perceptorv1.TaskService_CountTasks_FullMethodName:         ReadScope | InspectScope,
@@ -60,6 +67,7 @@ var access = map[string]Scopes{
 	perceptorv1.TaskService_PurgeTask_FullMethodName:           OperateScope,
 	perceptorv1.DeadLetterService_ReplayDeadRun_FullMethodName: OperateScope,
 	perceptorv1.DeadLetterService_PurgeDeadRun_FullMethodName:  OperateScope,
+	perceptorv1.ImportService_RollbackImport_FullMethodName:    OperateScope,
 	perceptorv1.BulkService_CreateBulkOperation_FullMethodName: OperateScope,
 	perceptorv1.BulkService_AbortBulkOperation_FullMethodName:  OperateScope,
 	perceptorv1.BulkService_PauseBulkOperation_FullMethodName:  OperateScope,

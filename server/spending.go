@@ -35,6 +35,12 @@ var spends = map[string]task.Quota{
 	perceptorv1.TaskService_PauseKind_FullMethodName:              task.QuotaUpdates,
 	perceptorv1.TaskService_ResumeKind_FullMethodName:             task.QuotaUpdates,
 	perceptorv1.DeadLetterService_PurgeDeadRun_FullMethodName:     task.QuotaUpdates,
+	perceptorv1.ImportService_GetImport_FullMethodName:            task.QuotaReads,
+	perceptorv1.ImportService_ListImports_FullMethodName:          task.QuotaReads,
+	perceptorv1.ImportService_CreateImport_FullMethodName:         task.QuotaUpdates,
+	perceptorv1.ImportService_FinishImport_FullMethodName:         task.QuotaUpdates,
+	perceptorv1.ImportService_AbortImport_FullMethodName:          task.QuotaUpdates,
+	perceptorv1.ImportService_RollbackImport_FullMethodName:       task.QuotaUpdates,
 	perceptorv1.BulkService_CreateBulkOperation_FullMethodName:    task.QuotaUpdates,
 	perceptorv1.BulkService_AbortBulkOperation_FullMethodName:     task.QuotaUpdates,
 	perceptorv1.BulkService_PauseBulkOperation_FullMethodName:     task.QuotaUpdates,
@@ -62,6 +68,12 @@ var asksAll = map[string]bool{
 	perceptorv1.TaskService_CountTasks_FullMethodName:             true,
 	perceptorv1.DeadLetterService_ListDeadRuns_FullMethodName:     true,
 	perceptorv1.BulkService_GetBulkOperation_FullMethodName:       true,
+	perceptorv1.ImportService_CreateImport_FullMethodName:         true,
+	perceptorv1.ImportService_GetImport_FullMethodName:            true,
+	perceptorv1.ImportService_ListImports_FullMethodName:          true,
+	perceptorv1.ImportService_FinishImport_FullMethodName:         true,
+	perceptorv1.ImportService_AbortImport_FullMethodName:          true,
+	perceptorv1.ImportService_RollbackImport_FullMethodName:       true,
 	perceptorv1.BulkService_ListBulkOperations_FullMethodName:     true,
 	perceptorv1.BulkService_CreateBulkOperation_FullMethodName:    true,
 	perceptorv1.BulkService_AbortBulkOperation_FullMethodName:     true,
@@ -84,7 +96,7 @@ func (s *spending) prepaid(method string) int {
 // and one for each database if it asks all of them.
 func units(reply any) int {
 	switch r := reply.(type) {
-	case *perceptorv1.CountTasksResponse, *perceptorv1.BulkOperation, *perceptorv1.TenantFigures, *perceptorv1.Forecast:
+	case *perceptorv1.CountTasksResponse, *perceptorv1.BulkOperation, *perceptorv1.Import, *perceptorv1.TenantFigures, *perceptorv1.Forecast:
 		return task.Databases
 	case *perceptorv1.ListTasksResponse:
 		return len(r.GetTasks())
@@ -94,6 +106,8 @@ func units(reply any) int {
 		return max(len(r.GetDeadRuns()), task.Databases)
 	case *perceptorv1.ListBulkOperationsResponse:
 		return max(len(r.GetOperations()), task.Databases)
+	case *perceptorv1.ListImportsResponse:
+		return max(len(r.GetImports()), task.Databases)
 	case *perceptorv1.ListAuditEventsResponse:
 		return max(len(r.GetEvents()), task.Databases)
 	case *perceptorv1.ListTokensResponse:

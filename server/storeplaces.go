@@ -43,6 +43,7 @@ var scanning = map[string]bool{
 	perceptorv1.DeadLetterService_ListDeadRuns_FullMethodName:            true,
 	perceptorv1.BulkService_CreateBulkOperation_FullMethodName:           true,
 	perceptorv1.BulkService_ListBulkOperations_FullMethodName:            true,
+	perceptorv1.ImportService_ListImports_FullMethodName:                 true,
 	perceptorv1.AuditService_ListAuditEvents_FullMethodName:              true,
 	perceptorv1.AuditService_ListTenantAuditEvents_FullMethodName:        true,
 	perceptorv1.MonitoringService_GetTenantFigures_FullMethodName:        true,

@@ -15,10 +15,12 @@ const (
 	BulkResume        BulkAction = 2
 	BulkCancel        BulkAction = 3
 	BulkReschedule    BulkAction = 4
-	BulkReplay        BulkAction = 5  // dead runs
-	BulkPurgeDead     BulkAction = 6  // dead runs
-	BulkPurgeFinished BulkAction = 7  // finished tasks
-	BulkDeleteTenant  BulkAction = 20 // everything that belongs to the tenant
+	BulkReplay        BulkAction = 5 // dead runs
+	BulkPurgeDead     BulkAction = 6 // dead runs
+	BulkPurgeFinished BulkAction = 7 // finished tasks
+	// BulkRollbackImport removes the tasks of an import that have not fired.
+	BulkRollbackImport BulkAction = 8
+	BulkDeleteTenant   BulkAction = 20 // everything that belongs to the tenant
 )
 
 // String returns the action's name as it is in the API.
@@ -38,6 +40,8 @@ func (a BulkAction) String() string {
 		return "PURGE_DEAD"
 	case BulkPurgeFinished:
 		return "PURGE_FINISHED"
+	case BulkRollbackImport:
+		return "ROLLBACK_IMPORT"
 	case BulkDeleteTenant:
 		return "DELETE_TENANT"
 	}
@@ -45,7 +49,9 @@ func (a BulkAction) String() string {
 }
 
 // OfTasks reports whether the action changes unfinished tasks.
-func (a BulkAction) OfTasks() bool { return a >= BulkPause && a <= BulkReschedule }
+func (a BulkAction) OfTasks() bool {
+	return a >= BulkPause && a <= BulkReschedule || a == BulkRollbackImport
+}
 
 // OfDead reports whether the action changes dead runs.
 func (a BulkAction) OfDead() bool { return a == BulkReplay || a == BulkPurgeDead }
@@ -72,6 +78,8 @@ type BulkTerms struct {
 	// NextAt if that is not 0.
 	Shift  time.Duration
 	NextAt Instant
+	// Import is the import that BulkRollbackImport is about.
+	Import int64 `json:",omitempty"`
 	// Creator says who created the operation, as [AuditEvent.Actor] does.
 	Creator string `json:",omitempty"`
 }

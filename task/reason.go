@@ -52,6 +52,11 @@ const (
 	ReasonNewerProgram      ErrorReason = "NEWER_PROGRAM_NEEDED"
 	ReasonOperationDamaged  ErrorReason = "OPERATION_DAMAGED"
 	ReasonTooManyOperations ErrorReason = "TOO_MANY_OPERATIONS"
+	ReasonImportNotFound    ErrorReason = "IMPORT_NOT_FOUND"
+	ReasonImportNotOpen     ErrorReason = "IMPORT_NOT_OPEN"
+	ReasonImportIncomplete  ErrorReason = "IMPORT_INCOMPLETE"
+	ReasonImportDamaged     ErrorReason = "IMPORT_DAMAGED"
+	ReasonTooManyImports    ErrorReason = "TOO_MANY_IMPORTS"
 )
 
 // Reasons about tenants and tokens.
@@ -121,20 +126,20 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 	}
 	for code, reasons := range map[ErrorCode][]ErrorReason{
 		InvalidArgument: {ReasonMalformedRequest, ReasonRequestTooLarge},
-		NotFound: {ReasonUnknownPath, ReasonTaskNotFound, ReasonDeadRunNotFound, ReasonOperationNotFound, ReasonTenantNotFound,
+		NotFound: {ReasonUnknownPath, ReasonTaskNotFound, ReasonDeadRunNotFound, ReasonOperationNotFound, ReasonImportNotFound, ReasonTenantNotFound,
 			ReasonTokenNotFound, ReasonNoDispatcher},
 		AlreadyExists: {ReasonRequestIDReused, ReasonKeyReused, ReasonTenantExists},
 		FailedPrecondition: {ReasonTaskFinished, ReasonTaskNotFinished, ReasonTaskNotScheduled, ReasonTaskStarted, ReasonRunOpen,
 			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonTooManyKeys, ReasonTokenEnded, ReasonTooManyTokens, ReasonNoAssignment,
-			ReasonNoVirtualClock, ReasonClockStuck},
-		ResourceExhausted: {ReasonTooManyOperations, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonQuotaReadRate, ReasonQuotaUpdateRate,
+			ReasonNoVirtualClock, ReasonClockStuck, ReasonImportNotOpen, ReasonImportIncomplete},
+		ResourceExhausted: {ReasonTooManyOperations, ReasonTooManyImports, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonQuotaReadRate, ReasonQuotaUpdateRate,
 			ReasonQuotaPreviewRate, ReasonQuotaRunRate, ReasonQuotaByteRate, ReasonQuotaCalls, ReasonQuotaConnections, ReasonDatabaseBusy,
 			ReasonTenantBusy, ReasonTooManyChanges, ReasonTooManyUnknownRuns, ReasonTooManyBadTokens},
 		DeadlineExceeded: {ReasonRequestSlow},
 		Unavailable: {ReasonTaskBusy, ReasonNewerProgram, ReasonDatabaseUnavailable, ReasonDatabaseStalled, ReasonKafkaUnavailable,
 			ReasonZooKeeperUnavailable, ReasonServerBusy, ReasonServerStopping, ReasonOutcomeUnknown, ReasonStrategyContended, ReasonClockUnavailable,
 			ReasonIssuerUnavailable},
-		DataLoss: {ReasonOperationDamaged},
+		DataLoss: {ReasonOperationDamaged, ReasonImportDamaged},
 	} {
 		for _, reason := range reasons {
 			codes[reason] = code

@@ -23,6 +23,9 @@ func Stored() map[string]int64 {
 		"bulk_state.DONE":    int64(BulkDone),
 		"bulk_state.ABORTED": int64(BulkAborted),
 
+		"import_state.OPEN":         int64(ImportOpen),
+		"import_state.ROLLING_BACK": int64(ImportRollingBack),
+
 		"wanted.RUN":   int64(WantRun),
 		"wanted.PAUSE": int64(WantPause),
 		"wanted.ABORT": int64(WantAbort),

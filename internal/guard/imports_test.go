@@ -63,6 +63,9 @@ var imports = []rule{
 		"store/pack", "store/shards/counters", "store/shards/dead", "store/shards/far", "store/shards/kernel",
 		"store/shards/sql", "store/shards/transition", "store/statement", "task",
 	}},
+	{"store/shards/imports", []string{
+		"store/shards/far", "store/shards/kernel", "store/shards/sql", "task",
+	}},
 	{"store/shards", []string{"forecast", "internal/share", "proto/perceptor/v1", "store", "store/pack", "store/shards/...", "store/statement", "task"}},
 	{"store/storetest", []string{"internal/testenv", "migrations", "store"}},
 

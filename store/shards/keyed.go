@@ -113,8 +113,9 @@ func newKeyed(req task.AddRequest, least time.Duration) *adding {
 }
 
 // shardOfKey returns the shard of the key row, and of the task, of an idempotency_key.
-func shardOfKey(tenant int32, key string) task.Shard {
-	return task.ShardOf(strconv.Itoa(int(tenant)) + ":" + key)
+func shardOfKey[T string | []byte](tenant int32, key T) task.Shard {
+	text := strconv.AppendInt(make([]byte, 0, 16+task.MaxKeyBytes), int64(tenant), 10)
+	return task.ShardOf(append(append(text, ':'), key...))
 }
 
 // TaskOfKey returns the id of the task with an idempotency_key, by one read of its key row. It

@@ -46,7 +46,8 @@ func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) 
 	if err := sql.BulkPurge.QueryRow(ctx, pool, task.BulkKept.Milliseconds(), purgeAtOnce).Scan(&gone); err != nil {
 		return n, false, fmt.Errorf("purge: %w", err)
 	}
-	return n + gone, more, nil
+	imports, moreImports, err := s.PurgeImports(ctx, d)
+	return n + gone + imports, more || moreImports, err
 }
 
 // OldestSnapshot returns the age of the oldest snapshot of any session on the server of

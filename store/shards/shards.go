@@ -8,6 +8,7 @@
 // parts are packages of their own. Each imports only parts that are below it:
 //
 //	shards       adds, claims, reports, leases, reads; what callers see
+//	imports      chunks of very many tasks
 //	bulk         operations on many tasks, in steps
 //	dead, far    dead runs; tasks that are not due soon, in packs
 //	transition   locks rows as state machines, and writes the effects of steps
@@ -15,7 +16,7 @@
 //	kernel       transactions, keys and rows, COPY, group commit, errors
 //	sql          the statements, and the fragments that they share
 //
-// A [Store] has the exported methods of [far.Tier], [dead.Letters],
+// A [Store] has the exported methods of [far.Tier], [dead.Letters], [imports.Imports],
 // [bulk.Operations], [counters.Counters] and [history.Events].
 //
 // # Files
@@ -34,6 +35,7 @@
 //	change.go                   changes by callers: cancel, pause, update, trigger
 //	explain.go                  why a task has not fired
 //	purge.go                    removing expired rows
+//	import.go                   imports and their rollbacks
 //
 // # Two ways to move a row
 //
@@ -86,6 +88,7 @@ import (
 	"github.com/perceptor/perceptor/store/shards/dead"
 	"github.com/perceptor/perceptor/store/shards/far"
 	"github.com/perceptor/perceptor/store/shards/history"
+	"github.com/perceptor/perceptor/store/shards/imports"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/store/shards/transition"
@@ -148,6 +151,7 @@ type Store struct {
 	*far.Tier
 	*dead.Letters
 	*bulk.Operations
+	*imports.Imports
 	*counters.Counters
 	*history.Events
 
@@ -177,6 +181,9 @@ func New(cluster *store.Cluster, cfg Config) *Store {
 		large: share.NewPool[int32](largeAdds, 0),
 	}
 	s.Operations = bulk.New(db, machines, counts, letters, bulk.Config{DropTenant: cfg.DropTenant, Quotas: cfg.Quotas, TakeQuota: s.TakeQuota})
+	s.Imports = imports.New(db, s.Tier, imports.Config{
+		Place: machines.Place, Upsert: s.Add, ShardOfKey: shardOfKey[[]byte], KeyLifetime: cfg.KeyLifetime, MaxKeyRenewal: maxKeyRenewal,
+	})
 	servers := serverPlaces(cluster)
 	for d := range s.dbs {
 		s.dbs[d] = newDatabase(s, d, servers[d])

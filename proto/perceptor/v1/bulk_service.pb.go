@@ -44,6 +44,9 @@ const (
 	BulkOperation_PURGE_DEAD BulkOperation_Action = 6
 	// Forgets each finished task.
 	BulkOperation_PURGE_FINISHED BulkOperation_Action = 7
+	// Removes the tasks of an import that have not fired. Not allowed in a
+	// request: RollbackImport creates it.
+	BulkOperation_ROLLBACK_IMPORT BulkOperation_Action = 8
 )
 
 // Enum value maps for BulkOperation_Action.
@@ -57,6 +60,7 @@ var (
 		5: "REPLAY",
 		6: "PURGE_DEAD",
 		7: "PURGE_FINISHED",
+		8: "ROLLBACK_IMPORT",
 	}
 	BulkOperation_Action_value = map[string]int32{
 		"ACTION_UNSPECIFIED": 0,
@@ -67,6 +71,7 @@ var (
 		"REPLAY":             5,
 		"PURGE_DEAD":         6,
 		"PURGE_FINISHED":     7,
+		"ROLLBACK_IMPORT":    8,
 	}
 )
 
@@ -308,7 +313,9 @@ type BulkOperation struct {
 	// When it ended in all databases.
 	FinishTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=finish_time,json=finishTime,proto3" json:"finish_time,omitempty"`
 	// Who created it: the id of a token, or the subject of another credential.
-	Creator       string `protobuf:"bytes,18,opt,name=creator,proto3" json:"creator,omitempty"`
+	Creator string `protobuf:"bytes,18,opt,name=creator,proto3" json:"creator,omitempty"`
+	// For ROLLBACK_IMPORT: the import.
+	ImportId      int64 `protobuf:"varint,19,opt,name=import_id,json=importId,proto3" json:"import_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -460,6 +467,13 @@ func (x *BulkOperation) GetCreator() string {
 		return x.Creator
 	}
 	return ""
+}
+
+func (x *BulkOperation) GetImportId() int64 {
+	if x != nil {
+		return x.ImportId
+	}
+	return 0
 }
 
 // Request of CreateBulkOperation.
@@ -938,7 +952,7 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"\n" +
 	"added_from\x18\a \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\taddedFrom\x12@\n" +
 	"\vadded_until\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\n" +
-	"addedUntil\"\xb8\n" +
+	"addedUntil\"\xef\n" +
 	"\n" +
 	"\rBulkOperation\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x03R\x02id\x12?\n" +
@@ -961,7 +975,8 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"createTime\x12@\n" +
 	"\vfinish_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
 	"finishTime\x12\x1d\n" +
-	"\acreator\x18\x12 \x01(\tB\x03\xe0A\x03R\acreator\x1a\xaf\x02\n" +
+	"\acreator\x18\x12 \x01(\tB\x03\xe0A\x03R\acreator\x12 \n" +
+	"\timport_id\x18\x13 \x01(\x03B\x03\xe0A\x03R\bimportId\x1a\xaf\x02\n" +
 	"\x04Part\x12\x1a\n" +
 	"\bdatabase\x18\x01 \x01(\x05R\bdatabase\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.perceptor.v1.BulkOperation.StateR\x05state\x12\x18\n" +
@@ -972,7 +987,7 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"start_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12;\n" +
 	"\vfinish_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"finishTime\x12\x14\n" +
-	"\x05error\x18\b \x01(\tR\x05error\"\x83\x01\n" +
+	"\x05error\x18\b \x01(\tR\x05error\"\x98\x01\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05PAUSE\x10\x01\x12\n" +
@@ -986,7 +1001,8 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"\x06REPLAY\x10\x05\x12\x0e\n" +
 	"\n" +
 	"PURGE_DEAD\x10\x06\x12\x12\n" +
-	"\x0ePURGE_FINISHED\x10\a\"N\n" +
+	"\x0ePURGE_FINISHED\x10\a\x12\x13\n" +
+	"\x0fROLLBACK_IMPORT\x10\b\"N\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aRUNNING\x10\x01\x12\n" +

@@ -432,7 +432,7 @@ func (x *ChunkRange) GetLast() int64 {
 
 // A chunk of lines. The lines are in columns: what many lines have in common is in few
 // templates, and the rest in arrays with one value for each line. A chunk has at most
-// 262,144 lines and 32 MiB.
+// 262,144 lines, 65,536 templates and 32 MiB.
 type ImportChunk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of the chunk within its import, from 1. A caller that continues an
@@ -446,7 +446,8 @@ type ImportChunk struct {
 	// For each line, the index of its template. Empty: all lines have the first one.
 	Template []uint32 `protobuf:"varint,4,rep,packed,name=template,proto3" json:"template,omitempty"`
 	// For each line, its begin_time in milliseconds since 1970, as the difference to that of
-	// the line before. Empty: the begin_time of the template.
+	// the line before. -1 stands for none: the task begins now. Empty: the begin_time of
+	// the template.
 	BeginMs []int64 `protobuf:"zigzag64,5,rep,packed,name=begin_ms,json=beginMs,proto3" json:"begin_ms,omitempty"`
 	// For each line, the number of bytes of its params in `params`. Empty: the
 	// params of the template.

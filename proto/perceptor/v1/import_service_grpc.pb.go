@@ -54,8 +54,9 @@ type ImportServiceClient interface {
 	// Ends an import before it has all its chunks. The stored tasks remain.
 	AbortImport(ctx context.Context, in *AbortImportRequest, opts ...grpc.CallOption) (*Import, error)
 	// Removes the tasks of an import that have not fired, in steps by the owners of the
-	// databases' chores. An open import is aborted first. Tasks that have fired, that were
-	// edited, or that the import has found under their idempotency_key remain.
+	// databases' chores; their idempotency_keys are free again. An open import is closed
+	// first. Tasks that have fired, that were edited, or that the import has found under their
+	// idempotency_key remain. It is a bulk operation with the action ROLLBACK_IMPORT.
 	RollbackImport(ctx context.Context, in *RollbackImportRequest, opts ...grpc.CallOption) (*Import, error)
 }
 
@@ -166,8 +167,9 @@ type ImportServiceServer interface {
 	// Ends an import before it has all its chunks. The stored tasks remain.
 	AbortImport(context.Context, *AbortImportRequest) (*Import, error)
 	// Removes the tasks of an import that have not fired, in steps by the owners of the
-	// databases' chores. An open import is aborted first. Tasks that have fired, that were
-	// edited, or that the import has found under their idempotency_key remain.
+	// databases' chores; their idempotency_keys are free again. An open import is closed
+	// first. Tasks that have fired, that were edited, or that the import has found under their
+	// idempotency_key remain. It is a bulk operation with the action ROLLBACK_IMPORT.
 	RollbackImport(context.Context, *RollbackImportRequest) (*Import, error)
 	mustEmbedUnimplementedImportServiceServer()
 }

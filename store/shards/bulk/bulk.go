@@ -29,6 +29,7 @@
 //	count.go   dry runs
 //	quota.go   the quotas of replays
 //	tenant.go  the deletion of a tenant
+//	rollback.go  the removal of the tasks of an import
 package bulk
 
 import (
@@ -76,6 +77,8 @@ type Operations struct {
 	// homes has a place for each database, for the one step that keeps a connection to it
 	// while it uses others: see replayAlone.
 	homes [task.Databases]chan struct{}
+	// imported has the numbers of the import that is being rolled back, by database.
+	imported [task.Databases]imported
 }
 
 // New returns the bulk operations of db. They change tasks through machines.

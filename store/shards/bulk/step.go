@@ -56,6 +56,13 @@ type bulkStep struct {
 	due    task.Instant
 	missed task.MissedCounts
 	wait   time.Duration // pause before the next step if there is no rate
+
+	// Of a rollback: the numbers of the import, the runs that tasks of its chunks had elsewhere,
+	// the keys of removed tasks, and why a task could not be judged.
+	imported []numberRange
+	runs     map[int64][]int64
+	keys     []removedKey
+	failed   error
 }
 
 // errBusy means that another transaction has locked a row or a pack. The step is repeated
@@ -155,6 +162,8 @@ func (b *bulkStep) do(ctx context.Context) (lost bool, err error) {
 		}
 		b.end = true
 		return b.tx(ctx, func(pgx.Tx, task.Instant) error { return nil })
+	case a == task.BulkRollbackImport:
+		return b.rollback(ctx)
 	case a.OfTasks():
 		return b.tasks(ctx)
 	case a.OfDead():
@@ -178,7 +187,10 @@ func (b *bulkStep) tx(ctx context.Context, f func(tx pgx.Tx, now task.Instant) e
 		case err != nil:
 			return err
 		}
-		if err := f(tx, now); err != nil {
+		if err := errors.Join(f(tx, now), b.failed); err != nil {
+			return err
+		}
+		if err := b.dropKeys(ctx, tx); err != nil {
 			return err
 		}
 		_, err := sql.BulkMove.Exec(ctx, tx, b.row.Tenant, b.row.ID, b.next, b.sum.Matched, b.sum.Done, b.sum.Failed,

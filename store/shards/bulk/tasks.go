@@ -163,6 +163,9 @@ func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, machines []*task.Machi
 // the operation was created, and the action would change it.
 func (b *bulkStep) wants(k *task.Machine) bool {
 	t := k.Task
+	if b.row.Action == task.BulkRollbackImport {
+		return t.Tenant == b.row.Tenant && b.wantsImported(t)
+	}
 	if t.Tenant != b.row.Tenant || t.CreatedAt > b.row.created || !b.terms.Filter.Matches(t) {
 		return false
 	}
@@ -187,6 +190,12 @@ func (b *bulkStep) apply(k *task.Machine, now task.Instant) bool {
 	case task.BulkResume:
 		k.Resume(now)
 	case task.BulkCancel:
+		k.Cancel()
+	case task.BulkRollbackImport:
+		if k.Task.Key != "" {
+			b.keys = append(b.keys, removedKey{k.Task.ID, k.Task.Key})
+		}
+		k.Task.Retention = 0
 		k.Cancel()
 	case task.BulkReschedule:
 		next := b.terms.NextAt

@@ -229,9 +229,22 @@ func (b *bulkStep) dropCounters(ctx context.Context) func(pgx.Tx, task.Instant) 
 		if _, err := sql.TenantBulk.Exec(ctx, tx, b.row.Tenant, b.row.ID); err != nil {
 			return err
 		}
+		if err := b.dropImports(ctx, tx); err != nil {
+			return err
+		}
 		_, err := sql.TenantCounters.Exec(ctx, tx, b.row.Tenant)
 		return err
 	}
+}
+
+// dropImports removes the imports of the tenant, if the schema has any.
+func (b *bulkStep) dropImports(ctx context.Context, tx pgx.Tx) error {
+	var exist bool
+	if err := sql.ImportsExist.QueryRow(ctx, tx).Scan(&exist); err != nil || !exist {
+		return err
+	}
+	_, err := sql.TenantImports.Exec(ctx, tx, b.row.Tenant)
+	return err
 }
 
 // othersEnded reports whether no other database has data of the tenant. A database that

@@ -52,6 +52,25 @@ type Loaded struct {
 	Bytes int64
 }
 
+// Loading is a chunk for [Tier.LoadIn], and what else its transaction does.
+type Loading struct {
+	// Rows are 1 to [MaxLoad] rows. Rows whose State is 0 are left out.
+	Rows []task.Row
+	// Shards has the shard of each row. nil: LoadIn chooses them, the same one for neighbors.
+	Shards []task.Shard
+	// Fill, if set, completes the rows once they have their ids; now is the database's clock.
+	// Otherwise they are the results of [task.NewRow] without ids.
+	Fill func(now task.Instant)
+	// First, if set, is called at the beginning of the transaction. numbers are those of the
+	// ids: pairs of the first and the last one, with those that no row has.
+	First func(ctx context.Context, tx pgx.Tx, numbers []int64) error
+	// Choose, if set, is called after First and may leave out rows. The packs are made after
+	// it, so the transaction takes longer.
+	Choose func(ctx context.Context, tx pgx.Tx) error
+	// Last, if set, adds statements to the end of the transaction.
+	Last func(b *pgx.Batch)
+}
+
 // Load stores new tasks in database d, in one transaction. It sets their ids and, if they
 // depend on the id, their first instants. After an error nothing is stored or, if the
 // error matches [task.ErrOutcomeUnknown], all tasks may be. rows are the results of
@@ -63,44 +82,78 @@ type Loaded struct {
 // Load may be called concurrently, also while the database is in use. A chunk of a
 // million takes a second or two, which the cluster's statement timeout must allow.
 func (t *Tier) Load(ctx context.Context, d int, rows []task.Row) (Loaded, error) {
-	if len(rows) < 1 || len(rows) > MaxLoad {
-		return Loaded{}, fmt.Errorf("load: %d tasks; 1 to %d are allowed", len(rows), MaxLoad)
+	return t.LoadIn(ctx, d, &Loading{Rows: rows})
+}
+
+// LoadIn is [Tier.Load] with more than tasks in its transaction.
+func (t *Tier) LoadIn(ctx context.Context, d int, chunk *Loading) (Loaded, error) {
+	if n := len(chunk.Rows); n < 1 || n > MaxLoad {
+		return Loaded{}, fmt.Errorf("load: %d tasks; 1 to %d are allowed", n, MaxLoad)
 	}
-	l := &load{rows: rows}
+	l := &load{Loading: chunk}
 	now, err := t.number(ctx, d, l)
 	if err == nil {
-		err = t.placeAll(l, now)
+		err = t.complete(l, now)
+	}
+	if err == nil && chunk.Choose == nil {
+		err = l.prepare(ctx, t.FarFrom(now))
 	}
 	if err != nil {
 		return Loaded{}, fmt.Errorf("load: %w", err)
 	}
-	if err := l.sort(t.FarFrom(now)); err != nil {
-		return Loaded{}, err
-	}
-	if err := l.encode(ctx); err != nil {
-		return Loaded{}, fmt.Errorf("load: %w", err)
-	}
-	if err := t.db.InTx(ctx, d, "load", func(tx pgx.Tx) error {
-		if _, err := t.db.Begin(ctx, tx, l.drawn); err != nil {
-			return err
-		}
-		return l.write(ctx, tx)
-	}); err != nil {
+	if err := t.db.InTx(ctx, d, "load", func(tx pgx.Tx) error { return t.loadIn(ctx, tx, l) }); err != nil {
 		return Loaded{}, err
 	}
 	t.db.TellDue(d, l.due)
 	return l.result(), nil
 }
 
+// loadIn is the transaction of a load.
+func (t *Tier) loadIn(ctx context.Context, tx pgx.Tx, l *load) error {
+	now, err := t.db.Begin(ctx, tx, l.drawn)
+	if err == nil && l.First != nil {
+		err = l.First(ctx, tx, l.ranges)
+	}
+	if err == nil && l.Choose != nil {
+		if err = l.Choose(ctx, tx); err == nil {
+			err = l.prepare(ctx, t.FarFrom(now))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return l.write(ctx, tx)
+}
+
+// complete sets what depends on the ids of the rows.
+func (t *Tier) complete(l *load, now task.Instant) error {
+	if l.Fill == nil {
+		return t.placeAll(l, now)
+	}
+	l.Fill(now)
+	return nil
+}
+
+// prepare decides where the rows go and makes the packs.
+func (l *load) prepare(ctx context.Context, border task.Instant) error {
+	if err := l.sort(border); err != nil {
+		return err
+	}
+	return l.encode(ctx)
+}
+
 // load is a chunk under way.
 type load struct {
-	rows  []task.Row
-	drawn kernel.Numbers // for their ids
-	near  []*task.Row
-	due   task.Instant // the earliest due instant of near
-	parts []part
-	packs []bucketPack
-	moves counters.Tally
+	*Loading
+	drawn  kernel.Numbers // for their ids
+	ranges []int64        // pairs of the first and the last number
+	near   []*task.Row
+	due    task.Instant // the earliest due instant of near
+	parts  []part
+	packs  []bucketPack
+	moves  counters.Tally
+	// pausedMinute is the minute in the locator for paused tasks.
+	pausedMinute int32
 }
 
 // part holds the tasks of one bucket's packs: indexes of rows, each below its tenant in
@@ -121,27 +174,42 @@ func (t *Tier) number(ctx context.Context, d int, l *load) (now task.Instant, er
 	if err := sql.Now.QueryRow(ctx, t.db.Pool(d)).Scan(&now); err != nil {
 		return 0, err
 	}
-	blocks := (len(l.rows) + kernel.NumberBlock - 1) / kernel.NumberBlock
+	rows := l.Rows
+	blocks := (len(rows) + kernel.NumberBlock - 1) / kernel.NumberBlock
 	firsts, drawn, err := t.db.DrawBlocks(ctx, d, blocks)
 	if err != nil {
 		return 0, err
 	}
-	l.drawn = drawn
+	l.drawn, l.ranges = drawn, rangesOf(firsts)
 	start := rand.IntN(task.ShardsPerDatabase)
 	for b, first := range firsts {
 		shard := task.Shard(d*task.ShardsPerDatabase + (start+b*task.ShardsPerDatabase/blocks)%task.ShardsPerDatabase)
-		block := l.rows[b*kernel.NumberBlock : min(len(l.rows), (b+1)*kernel.NumberBlock)]
-		for i := range block {
-			block[i].ID = task.NewID(first+int64(i), shard)
+		for i := b * kernel.NumberBlock; i < min(len(rows), (b+1)*kernel.NumberBlock); i++ {
+			if l.Shards != nil {
+				shard = l.Shards[i]
+			}
+			rows[i].ID = task.NewID(first+int64(i-b*kernel.NumberBlock), shard)
 		}
 	}
 	return now, nil
 }
 
+// rangesOf returns the numbers of blocks as pairs of the first and the last one.
+func rangesOf(firsts []int64) (ranges []int64) {
+	for _, first := range firsts {
+		if n := len(ranges); n > 0 && ranges[n-1] == first-1 {
+			ranges[n-1] = first + kernel.NumberBlock - 1
+			continue
+		}
+		ranges = append(ranges, first, first+kernel.NumberBlock-1)
+	}
+	return ranges
+}
+
 // placeAll sets the first instants of the rows that have sealed terms, as an add would.
 func (t *Tier) placeAll(l *load, now task.Instant) error {
-	for i := range l.rows {
-		r := &l.rows[i]
+	for i := range l.Rows {
+		r := &l.Rows[i]
 		if task.Seal(&r.Terms, &r.Origin) == nil {
 			continue
 		}
@@ -163,13 +231,20 @@ func (l *load) sort(border task.Instant) error {
 	route := newRouting(border)
 	hours := map[task.Instant]*part{}
 	var one [1]*task.Row
-	for i := range l.rows {
-		r := &l.rows[i]
-		if r.State != task.Scheduled || r.Paused || r.Run != 0 || r.DueAt == task.Never {
+	for i := range l.Rows {
+		r := &l.Rows[i]
+		switch {
+		case r.State == 0:
+			continue
+		case r.State != task.Scheduled || r.Run != 0 || r.Paused != (r.DueAt == task.Never):
 			return fmt.Errorf("load: task %d of the chunk is not a new one", i)
 		}
 		l.moves.Move(r.Tenant, r.Type, task.NoCell, task.Cell(task.Scheduled), 1)
-		if border == task.Never || r.DueAt-border < minuteReach {
+		if border == task.Never {
+			route.near = append(route.near, r)
+			continue
+		}
+		if r.Paused || r.DueAt-border < minuteReach {
 			one[0] = r
 			route.add(one[:], source{})
 			continue
@@ -183,6 +258,9 @@ func (l *load) sort(border task.Instant) error {
 		p.places = append(p.places, placeOfRow(r.Tenant, i))
 	}
 	route.settle()
+	if len(route.paused) > 0 {
+		l.pausedMinute = pack.MinuteOf(route.pausedBucket().At)
+	}
 	l.near = route.near
 	for _, r := range l.near {
 		l.due = min(l.due, r.DueAt)
@@ -250,7 +328,7 @@ func (l *load) encodePart(p part) ([]bucketPack, error) {
 	even = (len(p.places) + even - 1) / even
 	rows := make([]*task.Row, len(p.places))
 	for i, place := range p.places {
-		rows[i] = &l.rows[place&(1<<placeBits-1)]
+		rows[i] = &l.Rows[place&(1<<placeBits-1)]
 	}
 	var out []bucketPack
 	for len(rows) > 0 {
@@ -265,7 +343,7 @@ func (l *load) encodePart(p part) ([]bucketPack, error) {
 	return out, nil
 }
 
-// write is the transaction of a load.
+// write writes the tasks.
 func (l *load) write(ctx context.Context, tx pgx.Tx) error {
 	if err := l.copyPacks(ctx, tx); err != nil {
 		return fmt.Errorf("write packs: %w", err)
@@ -279,10 +357,19 @@ func (l *load) write(ctx context.Context, tx pgx.Tx) error {
 	}
 	b := &pgx.Batch{}
 	l.moves.Queue(b)
-	return tx.SendBatch(ctx, b).Close()
+	if l.Last != nil {
+		l.Last(b)
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	return kernel.SendLast(ctx, tx, b)
 }
 
 func (l *load) copyPacks(ctx context.Context, tx pgx.Tx) error {
+	if len(l.packs) == 0 {
+		return nil
+	}
 	names := []string{"bucket_at", "level", "n", "min_tenant", "max_tenant", "min_id", "max_id", "keys", "params"}
 	_, err := tx.CopyFrom(ctx, pgx.Identifier{"far_pack"}, names, pgx.CopyFromSlice(len(l.packs), func(i int) ([]any, error) {
 		p := &l.packs[i]
@@ -297,20 +384,31 @@ func (l *load) copyPages(ctx context.Context, tx pgx.Tx) error {
 	if len(l.packs) == 0 {
 		return nil
 	}
-	pages := (len(l.rows) + pageNumbers - 1) / pageNumbers
+	pages := (len(l.Rows) + pageNumbers - 1) / pageNumbers
 	_, err := tx.CopyFrom(ctx, pgx.Identifier{"far_locator"}, []string{"page", "latest", "minutes"}, pgx.CopyFromSlice(pages, func(i int) ([]any, error) {
-		rows := l.rows[i*pageNumbers : min(len(l.rows), (i+1)*pageNumbers)]
+		rows := l.Rows[i*pageNumbers : min(len(l.Rows), (i+1)*pageNumbers)]
 		page, _ := pageOf(rows[0].ID)
 		minutes := make([]byte, pageBytes)
 		latest := int32(0)
 		for i := range rows {
-			m := pack.MinuteOf(rows[i].DueAt)
+			m := l.minuteOf(&rows[i])
 			latest = max(latest, m)
 			binary.BigEndian.PutUint32(minutes[4*i:], uint32(m))
 		}
 		return []any{page, latest, minutes}, nil
 	}))
 	return err
+}
+
+// minuteOf returns the entry of a row in the locator.
+func (l *load) minuteOf(r *task.Row) int32 {
+	switch {
+	case r.State == 0:
+		return 0
+	case r.Paused:
+		return l.pausedMinute
+	}
+	return pack.MinuteOf(r.DueAt)
 }
 
 func (l *load) result() Loaded {

@@ -1,0 +1,253 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// # How fast chunks are stored
+//
+// A chunk has many more tasks than a tenant's rate allows at once. So a chunk is stored if the
+// rate has made up for the chunks before, and its tasks are charged then. Every answer says how
+// long that will take. A caller that sends the next chunk sooner waits for it here, up to
+// paceWithin, and is refused if it takes longer. The rate of the import itself, and the pauses for
+// due tasks and for standbys, are kept in the same way.
+
+const (
+	// paceWithin is the longest wait of a chunk that came too early.
+	paceWithin = 30 * time.Second
+	// lagFrom is the lag of standbys from which chunks pause: by the time in which they replay
+	// the rest at lagRate, up to mostPause. It is read every lagEvery.
+	lagFrom  = 256 << 20
+	lagRate  = 64 << 20
+	lagEvery = 2 * time.Second
+)
+
+// enter waits until a chunk may be stored, and reserves the tenant's backlog for it.
+func (w *importWriter) enter(c *heldChunk) (*reservation, error) {
+	tenant, n := tenantOf(w.stream.Context()), len(c.lines.Lines)
+	if c.of.Terms.DryRun {
+		return nil, w.rate.wait(w.ctx, 0)
+	}
+	if err := w.rate.wait(w.ctx, n); err != nil {
+		return nil, err
+	}
+	waited, pause := w.s.writers.pressure.adds.yield(w.ctx, w.tenant, n)
+	if pause > 0 {
+		w.s.events.yielded(tenant.Name, n, waited)
+		w.rate.pause(pause)
+	}
+	return w.s.quotas.admitChunk(w.ctx, tenant, n, c.of.Terms.OnConflict == task.UpdateExisting)
+}
+
+// pause returns how long the caller should wait before the next chunk.
+func (w *importWriter) pause(ctx context.Context, c *heldChunk, done *task.ChunkResult) time.Duration {
+	if c.of.Terms.DryRun {
+		return w.rate.left()
+	}
+	w.rate.pause(w.s.writers.pressure.standbys(ctx, int(uint64(c.of.ID+c.lines.Number)%task.Databases)))
+	unused := len(c.lines.Lines) - int(done.Added)
+	if done.Replayed {
+		unused = len(c.lines.Lines)
+	}
+	owed := w.s.quotas.chunkStored(tenantOf(w.stream.Context()), unused, int(done.Updated))
+	return min(max(w.rate.left(), owed), time.Hour)
+}
+
+// admitChunk admits a chunk of n lines: it waits until the tenant's rate has made up for what was
+// added before, and charges the rate.
+func (q *quotas) admitChunk(ctx context.Context, t *Tenant, n int, updates bool) (*reservation, error) {
+	if q == nil || n == 0 {
+		return nil, nil
+	}
+	u := q.of(t.ID)
+	if err := q.payDebt(ctx, t, u, task.QuotaAdds, paceWithin); err != nil {
+		return nil, err
+	}
+	if updates {
+		if err := q.payDebt(ctx, t, u, task.QuotaUpdates, paceWithin); err != nil {
+			return nil, err
+		}
+	}
+	r, err := q.reserve(ctx, t, u, n)
+	if err != nil {
+		return nil, err
+	}
+	if rate := q.rateOf(t, task.QuotaAdds); rate != nil {
+		u.stocks[task.QuotaAdds].charge(*rate, n)
+	}
+	return r, nil
+}
+
+// chunkStored refunds the lines of a chunk that added no task, and charges those that updated one.
+// It returns the time until the next chunk may be stored.
+func (q *quotas) chunkStored(t *Tenant, unused, updated int) (wait time.Duration) {
+	if q == nil {
+		return 0
+	}
+	u := q.of(t.ID)
+	if r := q.rateOf(t, task.QuotaAdds); r != nil {
+		u.stocks[task.QuotaAdds].refund(unused)
+		wait = u.stocks[task.QuotaAdds].owed(*r)
+	}
+	if r := q.rateOf(t, task.QuotaUpdates); r != nil && updated > 0 {
+		u.stocks[task.QuotaUpdates].charge(*r, updated)
+		wait = max(wait, u.stocks[task.QuotaUpdates].owed(*r))
+	}
+	return wait
+}
+
+// owed returns how long it takes until the rate has made up for what was used, or 0.
+func (s *stock) owed(r quotaRate) time.Duration {
+	s.mu.Lock()
+	debt := s.tokens < 0
+	s.mu.Unlock()
+	if !debt {
+		return 0
+	}
+	return s.missing(r, 1)
+}
+
+// payDebt waits until the tenant's rate has made up for what was used before, up to a time; then it
+// returns the error for the caller.
+func (q *quotas) payDebt(ctx context.Context, t *Tenant, u *tenantUse, quota task.Quota, within time.Duration) error {
+	r := q.rateOf(t, quota)
+	if r == nil {
+		return nil
+	}
+	until := time.Now().Add(within)
+	for {
+		wait := u.stocks[quota].owed(*r)
+		if wait == 0 {
+			return nil
+		}
+		if time.Now().Add(wait).After(until) {
+			q.events.overQuota(t.Name, quota, 1)
+			return quotaError(quota, t.Name, wait, fmt.Sprintf(rateTexts[quota], r.perSecond))
+		}
+		if err := sleep(ctx, min(wait, time.Second)); err != nil {
+			return err
+		}
+	}
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// importRates has the imports that are being written to this process.
+type importRates struct {
+	mu sync.Mutex
+	of map[int64]*importRate
+}
+
+// importRate says when the next chunk of an import may be stored.
+type importRate struct {
+	id        int64
+	perSecond int32
+	streams   int // under the lock of importRates
+
+	mu sync.Mutex
+	at time.Time
+}
+
+// enter returns the rate of an import for one more stream.
+func (m *importRates) enter(i *task.Import) *importRate {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.of == nil {
+		m.of = map[int64]*importRate{}
+	}
+	r := m.of[i.ID]
+	if r == nil {
+		r = &importRate{id: i.ID, perSecond: i.Terms.MaxRate}
+		m.of[i.ID] = r
+	}
+	r.streams++
+	return r
+}
+
+func (m *importRates) leave(r *importRate) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r.streams--; r.streams == 0 && m.of[r.id] == r {
+		delete(m.of, r.id)
+	}
+}
+
+// left returns the time until the next chunk may be stored.
+func (r *importRate) left() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return max(time.Until(r.at), 0)
+}
+
+// pause makes the next chunk wait for at least d.
+func (r *importRate) pause(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if at := time.Now().Add(d); d > 0 && at.After(r.at) {
+		r.at = at
+	}
+}
+
+// wait waits until a chunk of n lines may be stored.
+func (r *importRate) wait(ctx context.Context, n int) error {
+	if wait := r.left(); wait > paceWithin {
+		return detailed(&errdetails.ErrorInfo{Reason: string(task.ReasonTenantBusy), Domain: domain},
+			fmt.Sprintf("the next chunk of the import may be sent in %s", wait.Round(time.Second)), &errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
+	}
+	for wait := r.left(); wait > 0; wait = r.left() {
+		if err := sleep(ctx, min(wait, time.Second)); err != nil {
+			return err
+		}
+	}
+	if r.perSecond > 0 {
+		r.pause(time.Duration(float64(n) / float64(r.perSecond) * float64(time.Second)))
+	}
+	return nil
+}
+
+// pressure says when chunks should pause for others.
+type pressure struct {
+	store Imports
+	adds  *backpressure
+
+	lags [task.Databases]struct {
+		mu    sync.Mutex
+		at    time.Time
+		pause time.Duration
+	}
+}
+
+// standbys returns the pause for the standbys of a database. A lag that cannot be read is none.
+func (p *pressure) standbys(ctx context.Context, d int) time.Duration {
+	known := &p.lags[d]
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	if time.Since(known.at) < lagEvery {
+		return known.pause
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	known.at, known.pause = time.Now(), 0
+	if lag, err := p.store.StandbyLag(ctx, d); err == nil && lag > lagFrom {
+		known.pause = min(time.Duration(float64(lag-lagFrom)/lagRate*float64(time.Second)), mostPause)
+	}
+	return known.pause
+}

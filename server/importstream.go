@@ -1,0 +1,322 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/perceptor/perceptor/internal/share"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// # Chunks of imports
+//
+// A stream has one chunk that arrives, is decompressed and checked, and one that is being stored.
+// A chunk is charged for the largest one before its second part is read, and for what it
+// takes in memory once it is known. Nothing of a chunk is decoded before its size is known: the
+// decompressor stops at the limit, and the lists are counted before they are decoded.
+
+const (
+	// chunkBytes is the most bytes of an encoded chunk. Compressed it may have chunkSlack more.
+	chunkBytes = 32 << 20
+	chunkSlack = 64 << 10
+	// lineBytes is what a line of a chunk takes in memory besides its params: as a line and as a
+	// row.
+	lineBytes = 768
+	// mostOfChunk is what a chunk is charged until its lines are known.
+	mostOfChunk = 2 * chunkBytes
+	// importMemory bounds the chunks in memory. A tenant may have half of it.
+	importMemory = 768 << 20
+	// importStreams is the most streams at once, and tenantStreams the most of a tenant.
+	importStreams, tenantStreams = 32, 8
+	// chunkWithin bounds the wait for memory, and storeWithin the storing of a chunk.
+	chunkWithin = 30 * time.Second
+	storeWithin = 30 * time.Second
+)
+
+// importWriters has the places of streams and the memory for chunks, by tenant.
+type importWriters struct {
+	streams, memory *share.Pool[int32]
+	unzip           *zstd.Decoder
+	rates           importRates
+	pressure        pressure
+}
+
+func newImportWriters(store Imports, b *backpressure) (*importWriters, error) {
+	unzip, err := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(chunkBytes), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderConcurrency(0))
+	if err != nil {
+		return nil, fmt.Errorf("make a decompressor: %w", err)
+	}
+	return &importWriters{
+		streams: share.NewPool[int32](importStreams, tenantStreams), memory: share.NewPool[int32](importMemory, 0), unzip: unzip,
+		pressure: pressure{store: store, adds: b},
+	}, nil
+}
+
+type importStream = grpc.BidiStreamingServer[perceptorv1.WriteImportRequest, perceptorv1.WriteImportResponse]
+
+// WriteImport stores the chunks of a stream in their order.
+func (s *importService) WriteImport(stream importStream) error {
+	tenant := tenantOf(stream.Context()).ID
+	if !s.writers.streams.Take(tenant, 1) {
+		return errTenantBusy
+	}
+	defer s.writers.streams.Give(tenant, 1)
+	g, ctx := errgroup.WithContext(stream.Context())
+	w := &importWriter{s: s, stream: stream, ctx: ctx, tenant: tenant, chunks: make(chan *heldChunk)}
+	defer w.end()
+	g.Go(w.receive)
+	g.Go(w.store)
+	return g.Wait()
+}
+
+// importWriter is one stream.
+type importWriter struct {
+	s      *importService
+	stream importStream
+	ctx    context.Context
+	tenant int32
+	// id is that of the import, from the first message.
+	id     int64
+	rate   *importRate
+	chunks chan *heldChunk
+}
+
+// end returns what the stream holds, once both of its sides have ended.
+func (w *importWriter) end() {
+	if w.rate != nil {
+		w.s.writers.rates.leave(w.rate)
+	}
+}
+
+// heldChunk is a chunk that holds a part of the memory.
+type heldChunk struct {
+	w      *importWriter
+	held   int64
+	of     *task.Import
+	lines  *task.ImportChunk
+	checks *chunkReader
+}
+
+func (c *heldChunk) release() {
+	c.w.s.writers.memory.Give(c.w.tenant, c.held)
+	c.held = 0
+}
+
+// receive reads chunks until the caller has sent the last one.
+func (w *importWriter) receive() error {
+	defer close(w.chunks)
+	for {
+		c, err := w.next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case w.chunks <- c:
+		case <-w.ctx.Done():
+			c.release()
+			return w.ctx.Err()
+		}
+	}
+}
+
+// next reads a chunk and checks it.
+func (w *importWriter) next() (c *heldChunk, err error) {
+	first, err := w.stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	if err := w.open(first); err != nil {
+		return nil, err
+	}
+	c = &heldChunk{w: w, held: mostOfChunk}
+	ctx, cancel := context.WithTimeoutCause(w.ctx, chunkWithin, errTenantBusy)
+	defer cancel()
+	if err := w.s.writers.memory.Wait(ctx, w.tenant, c.held); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			c.release()
+		}
+	}()
+	wire, err := w.gather(first)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.check(wire)
+}
+
+// open takes the import's id from the first message of the stream.
+func (w *importWriter) open(m *perceptorv1.WriteImportRequest) error {
+	switch {
+	case w.id == 0:
+		if faults := present(idFault("id", m.Id)); len(faults) > 0 {
+			return invalid(faults)
+		}
+		w.id = m.Id
+		i, err := w.head()
+		if err != nil {
+			return err
+		}
+		w.rate = w.s.writers.rates.enter(i)
+	case m.Id != 0 && m.Id != w.id:
+		return invalid([]task.Fault{faultf("id", "%d: the stream belongs to import %d", m.Id, w.id)})
+	}
+	return nil
+}
+
+// head reads the import, which must be open.
+func (w *importWriter) head() (*task.Import, error) {
+	ctx, cancel := context.WithTimeout(w.stream.Context(), storeWithin)
+	defer cancel()
+	i, err := w.s.store.HeadOfImport(ctx, w.tenant, w.id)
+	if err == nil && i.State != task.ImportOpen {
+		err = task.Errorf(task.ReasonImportNotOpen, "import %d is %s", i.ID, i.State)
+	}
+	return i, err
+}
+
+// gather reads the parts of a chunk and decompresses them.
+func (w *importWriter) gather(m *perceptorv1.WriteImportRequest) ([]byte, error) {
+	zipped := m.Part
+	for !m.Last {
+		var err error
+		if m, err = w.stream.Recv(); errors.Is(err, io.EOF) {
+			return nil, invalid([]task.Fault{faultf("last", "the stream has ended within a chunk of %d bytes so far", len(zipped))})
+		}
+		if err == nil {
+			err = w.open(m)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if zipped = append(zipped, m.Part...); len(zipped) > chunkBytes+chunkSlack {
+			return nil, chunkTooLarge()
+		}
+	}
+	wire, err := w.s.writers.unzip.DecodeAll(zipped, nil)
+	switch {
+	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded), len(wire) > chunkBytes:
+		return nil, chunkTooLarge()
+	case err != nil:
+		return nil, invalid([]task.Fault{faultf("part", "the chunk cannot be decompressed by zstd: %v", err)})
+	}
+	return wire, nil
+}
+
+func chunkTooLarge() error {
+	return reasoned(task.ReasonRequestTooLarge, fmt.Sprintf("a chunk has more than %d bytes, or a window of more than %d", chunkBytes, 8<<20))
+}
+
+// check decodes a chunk and checks its lines.
+func (c *heldChunk) check(wire []byte) (err error) {
+	if c.of, err = c.w.head(); err != nil {
+		return err
+	}
+	if err := countChunk(wire); err != nil {
+		return invalid([]task.Fault{faultf("part", "the chunk: %v", err)})
+	}
+	in := &perceptorv1.ImportChunk{}
+	if err := proto.Unmarshal(wire, in); err != nil {
+		return undecoded(err.Error())
+	}
+	needs := int64(len(wire)) + int64(len(in.Params)+len(in.Keys)) + int64(in.LineCount)*lineBytes
+	ctx, cancel := context.WithTimeoutCause(c.w.ctx, chunkWithin, errTenantBusy)
+	defer cancel()
+	if err := c.resize(ctx, needs); err != nil {
+		return err
+	}
+	c.checks = newChunkReader(in, tenantOf(c.w.stream.Context()), c.w.s.limits, c.of.Terms.Restore)
+	c.lines, err = c.checks.read()
+	return err
+}
+
+// resize changes what the chunk holds of the memory.
+func (c *heldChunk) resize(ctx context.Context, n int64) error {
+	memory := c.w.s.writers.memory
+	if n > c.held {
+		if err := memory.Wait(ctx, c.w.tenant, n-c.held); err != nil {
+			return err
+		}
+	} else {
+		memory.Give(c.w.tenant, c.held-n)
+	}
+	c.held = n
+	return nil
+}
+
+// store stores the chunks in the order in which they have arrived, and answers.
+func (w *importWriter) store() error {
+	for {
+		select {
+		case c, ok := <-w.chunks:
+			if !ok {
+				return nil
+			}
+			if err := c.store(); err != nil {
+				return err
+			}
+		case <-w.ctx.Done():
+			return w.ctx.Err()
+		}
+	}
+}
+
+// store stores a chunk once it may be stored, and sends the answer.
+func (c *heldChunk) store() error {
+	defer c.release()
+	w := c.w
+	place, err := w.enter(c)
+	if err != nil {
+		return err
+	}
+	// A chunk that is being stored is stored to its end when the caller leaves.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.stream.Context()), storeWithin)
+	defer cancel()
+	done, err := w.s.store.WriteChunk(ctx, c.of, c.lines)
+	if err != nil {
+		place.end(addedByChunk(c, done, err))
+		return err
+	}
+	place.end(addedByChunk(c, done, nil))
+	w.count(c, &done)
+	answer := c.checks.answer(&done)
+	answer.PauseMs = int32(w.pause(ctx, c, &done).Milliseconds())
+	return w.stream.Send(answer)
+}
+
+// addedByChunk returns how many tasks a chunk has added, or may have added.
+func addedByChunk(c *heldChunk, done task.ChunkResult, err error) int {
+	switch {
+	case c.of.Terms.DryRun, err == nil && done.Replayed:
+		return 0
+	case err != nil && mayHaveStored(err):
+		return len(c.lines.Lines)
+	}
+	return int(done.Added)
+}
+
+// count tells the events of a chunk.
+func (w *importWriter) count(c *heldChunk, done *task.ChunkResult) {
+	if c.of.Terms.DryRun || done.Replayed {
+		return
+	}
+	tenant := tenantOf(w.stream.Context())
+	for t, n := range done.Types {
+		w.s.events.added(tenant, t, n)
+	}
+	w.s.events.refused(tenant.Name, int(done.Rejected))
+	w.s.events.imported(tenant.Name, done.ImportSum)
+}

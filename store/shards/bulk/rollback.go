@@ -1,0 +1,205 @@
+package bulk
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// # Rolling an import back
+//
+// The first step in a database closes the import there, so the markers of its chunks are all
+// that there will be. The other steps visit the tenant's tasks and remove those whose number a
+// marker names, if they have not fired and were not edited: they are not kept for their
+// retention, and their keys are free again.
+
+// imported has the numbers of the ids that an import has drawn in a database. It is read once
+// for many steps: nothing changes it.
+type imported struct {
+	mu     sync.Mutex
+	tenant int32
+	id     int64 // of the import; 0: none is known
+	ranges []numberRange
+}
+
+// numberRange is a range of numbers of ids that one chunk has drawn.
+type numberRange struct {
+	first, last int64
+	chunk       int64
+	// before is how many numbers of the chunk come before this range.
+	before int64
+	// restored says that tasks of the chunk have had runs elsewhere.
+	restored bool
+}
+
+// RollbackImport creates the operation that removes the tasks of an import, or returns the
+// existing one.
+func (ops *Operations) RollbackImport(ctx context.Context, tenant int32, id int64, creator string) (*task.BulkOperation, error) {
+	return ops.CreateBulk(ctx, tenant, task.BulkRollbackImport, task.BulkTerms{Import: id, Creator: creator}, rollbackRequest(id), []byte{1})
+}
+
+func rollbackRequest(id int64) string { return fmt.Sprintf("\x01import %d", id) }
+
+// Rollbacks returns the rollbacks of some imports, by the imports' ids. Those that have ended long
+// ago are not known any more.
+func (ops *Operations) Rollbacks(ctx context.Context, tenant int32, imports []int64) (map[int64]*task.BulkOperation, error) {
+	ids := make([]int64, len(imports))
+	for i, id := range imports {
+		var err error
+		if ids[i], err = bulkID(tenant, rollbackRequest(id)); err != nil {
+			return nil, err
+		}
+	}
+	rows, err := Read(ctx, ops.db.Pool(kernel.Home(tenant)), sql.BulkRead, tenant, ids)
+	if err != nil {
+		return nil, kernel.Unavailable(err)
+	}
+	list, err := ops.withParts(ctx, tenant, rows)
+	found := map[int64]*task.BulkOperation{}
+	for _, o := range list {
+		found[o.Terms.Import] = o
+	}
+	return found, err
+}
+
+// rollback executes a step of a rollback.
+func (b *bulkStep) rollback(ctx context.Context) (lost bool, err error) {
+	if b.row.position == "" {
+		b.next = task.ListCursor{Database: b.d}.String()
+		return b.tx(ctx, func(tx pgx.Tx, _ task.Instant) error {
+			_, err := sql.ImportPartClose.Exec(ctx, tx, b.row.Tenant, b.terms.Import)
+			return err
+		})
+	}
+	if b.imported, err = b.s.importedIn(ctx, b.d, b.row.Tenant, b.terms.Import); err != nil {
+		return false, err
+	}
+	if len(b.imported) == 0 {
+		b.end = true
+		return b.to(ctx, task.ListCursor{Database: b.d}, nil)
+	}
+	b.runs = map[int64][]int64{}
+	return b.tasks(ctx)
+}
+
+// importedIn returns the numbers of a closed import in database d, sorted.
+func (ops *Operations) importedIn(ctx context.Context, d int, tenant int32, id int64) ([]numberRange, error) {
+	known := &ops.imported[d]
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	if known.id == id && known.tenant == tenant {
+		return known.ranges, nil
+	}
+	rows, err := sql.ChunkIDs.Query(ctx, ops.db.Pool(d), tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	var ranges []numberRange
+	var chunk int64
+	var numbers []int64
+	var restored bool
+	_, err = pgx.ForEachRow(rows, []any{&chunk, &numbers, &restored}, func() error {
+		before := int64(0)
+		for i := 0; i+1 < len(numbers); i += 2 {
+			r := numberRange{numbers[i], numbers[i+1], chunk, before, restored}
+			ranges, before = append(ranges, r), before+r.last-r.first+1
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the chunks of import %d: %w", id, err)
+	}
+	slices.SortFunc(ranges, func(x, y numberRange) int { return cmp.Compare(x.first, y.first) })
+	known.tenant, known.id, known.ranges = tenant, id, ranges
+	return ranges, nil
+}
+
+// wantsImported reports whether a task is one of the import's and has neither fired nor been
+// edited.
+func (b *bulkStep) wantsImported(t *task.Row) bool {
+	if t.State != task.Scheduled || t.Version != 1 || t.OpenCount() > 0 {
+		return false
+	}
+	number := kernel.NumberOf(t.ID)
+	i, found := slices.BinarySearchFunc(b.imported, number, func(r numberRange, n int64) int { return cmp.Compare(r.first, n) })
+	if !found {
+		i--
+	}
+	if i < 0 || number > b.imported[i].last {
+		return false
+	}
+	r := &b.imported[i]
+	if t.Seq == 0 || !r.restored {
+		return t.Seq == 0
+	}
+	return b.runsOf(r.chunk, r.before+number-r.first) == t.Seq
+}
+
+// runsOf returns how many runs the task at a position of a chunk had elsewhere; -1: that cannot
+// be read, and the step fails.
+func (b *bulkStep) runsOf(chunk, position int64) int64 {
+	runs, read := b.runs[chunk]
+	if !read {
+		var err error
+		if runs, err = b.readRuns(chunk); err != nil {
+			b.failed = errors.Join(b.failed, err)
+		}
+		b.runs[chunk] = runs
+	}
+	if position >= int64(len(runs)) {
+		return -1
+	}
+	return runs[position]
+}
+
+func (b *bulkStep) readRuns(chunk int64) ([]int64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), bulkNote)
+	defer cancel()
+	var list []byte
+	if err := sql.ChunkRunCounts.QueryRow(ctx, b.s.db.Pool(b.d), b.row.Tenant, b.terms.Import, chunk).Scan(&list); err != nil {
+		return nil, fmt.Errorf("read the runs of chunk %d: %w", chunk, err)
+	}
+	var runs []int64
+	for len(list) > 0 {
+		n, size := binary.Uvarint(list)
+		if size <= 0 {
+			return nil, fmt.Errorf("the runs of chunk %d are damaged", chunk)
+		}
+		runs, list = append(runs, int64(n)), list[size:]
+	}
+	return runs, nil
+}
+
+// dropKeys removes the keys of tasks that a rollback has removed.
+func (b *bulkStep) dropKeys(ctx context.Context, tx pgx.Tx) error {
+	if len(b.keys) == 0 {
+		return nil
+	}
+	slices.SortFunc(b.keys, func(x, y removedKey) int {
+		return cmp.Or(cmp.Compare(x.id.Shard(), y.id.Shard()), cmp.Compare(x.key, y.key))
+	})
+	var shards []int16
+	var texts []string
+	var firsts []int64
+	for _, k := range b.keys {
+		shards, texts, firsts = append(shards, int16(k.id.Shard())), append(texts, kernel.TaskKeyPrefix+k.key), append(firsts, int64(k.id))
+	}
+	_, err := sql.KeysDrop.Exec(ctx, tx, shards, b.row.Tenant, texts, firsts)
+	return err
+}
+
+// removedKey is the key of a removed task.
+type removedKey struct {
+	id  task.ID
+	key string
+}

@@ -1,0 +1,91 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// GetImport returns an import with its counts, the numbers of its stored chunks, and the progress
+// of its rollback. It asks all databases.
+func (s *Store) GetImport(ctx context.Context, tenant int32, id int64) (*task.Import, error) {
+	i, err := s.Imports.GetImport(ctx, tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	return i, s.addRollbacks(ctx, tenant, []*task.Import{i})
+}
+
+// ListImports returns up to limit imports of a tenant, newest first, that come after the cursor
+// (created, id), without the numbers of their chunks.
+func (s *Store) ListImports(ctx context.Context, tenant int32, created task.Instant, id int64, limit int) ([]*task.Import, error) {
+	list, err := s.Imports.ListImports(ctx, tenant, created, id, limit)
+	if err != nil {
+		return nil, err
+	}
+	return list, s.addRollbacks(ctx, tenant, list)
+}
+
+// RollbackImport begins to remove the tasks of an import that have not fired, or returns the
+// import with the progress.
+func (s *Store) RollbackImport(ctx context.Context, tenant int32, id int64, creator string) (*task.Import, error) {
+	i, err := s.HeadOfImport(ctx, tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	// The operation comes first, so that it exists if the import is ROLLING_BACK.
+	if !i.Terms.DryRun {
+		if _, err := s.Operations.RollbackImport(ctx, tenant, id, creator); err != nil {
+			return nil, err
+		}
+	}
+	if i, err = s.BeginRollback(ctx, tenant, id); err != nil {
+		return nil, err
+	}
+	return i, s.addRollbacks(ctx, tenant, []*task.Import{i})
+}
+
+// addRollbacks adds the progress of rollbacks. An operation that is not known any more has ended
+// long ago.
+func (s *Store) addRollbacks(ctx context.Context, tenant int32, list []*task.Import) error {
+	var ids []int64
+	for _, i := range list {
+		if i.State == task.ImportRollingBack {
+			ids = append(ids, i.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	rollbacks, err := s.Rollbacks(ctx, tenant, ids)
+	if err != nil {
+		return err
+	}
+	for _, i := range list {
+		if i.State != task.ImportRollingBack {
+			continue
+		}
+		finished, finishedAt := task.Databases, i.FinishedAt
+		if o := rollbacks[i.ID]; o != nil {
+			var sum task.BulkSum
+			sum, finished, finishedAt = o.Sum()
+			i.Removed = sum.Done
+		}
+		if i.RolledBack = finished; finished == task.Databases {
+			i.State, i.FinishedAt = task.ImportRolledBack, finishedAt
+		}
+	}
+	return nil
+}
+
+// StandbyLag returns how many bytes of the log the slowest standby of database d's server has not
+// replayed; 0 if there is none, or if the user of this process may not see it.
+func (s *Store) StandbyLag(ctx context.Context, d int) (bytes int64, err error) {
+	if err := sql.StandbyLag.QueryRow(ctx, s.db.Pool(d)).Scan(&bytes); err != nil {
+		return 0, kernel.Unavailable(fmt.Errorf("look for standbys: %w", err))
+	}
+	return bytes, nil
+}
