@@ -23,13 +23,16 @@ func (b *bundle) fill() {
 	b.claim(task.RangeForm)
 	b.report(failure(id, 1, 1, 7)) // has a run row now
 	b.exec(`INSERT INTO topic_failure VALUES ($1, 1, 1)`, b.tenant)
+	b.exec(`INSERT INTO import (tenant_id, id, terms, body_hash, created_at) VALUES ($1, 1, '{}', '', 1)`, b.tenant)
+	b.exec(`INSERT INTO import_part VALUES ($1, 1)`, b.tenant)
+	b.exec(`INSERT INTO import_chunk VALUES ($1, 1, 1, true, 0, 0, 0, 0, 0, 0, '{}')`, b.tenant)
 }
 
 // leftovers counts the rows of a tenant in all tables of the bundle's database.
 func (b *bundle) leftovers(tenant int32) map[string]int64 {
 	b.t.Helper()
 	out := map[string]int64{}
-	for _, table := range []string{"task", "task_key", "task_done", "dead_run", "counter", "bulk_operation", "bulk_seen", "topic_failure"} {
+	for _, table := range []string{"task", "task_key", "task_done", "dead_run", "counter", "bulk_operation", "bulk_seen", "topic_failure", "import", "import_part", "import_chunk"} {
 		var n int64
 		if err := b.db.Pool(b.d).QueryRow(b.t.Context(), "SELECT count(*) FROM "+table+" WHERE tenant_id = $1", tenant).Scan(&n); err != nil {
 			b.t.Fatal(err)

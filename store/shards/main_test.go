@@ -154,7 +154,8 @@ func (b *bundle) empty() {
 	b.t.Helper()
 	b.exec(`DELETE FROM task; DELETE FROM task_key; DELETE FROM task_done; DELETE FROM dead_run; DELETE FROM outbox; DELETE FROM quarantined_row;
 		DELETE FROM far_level0; DELETE FROM far_pack; DELETE FROM far_tombstone; DELETE FROM far_locator;
-		DELETE FROM counter; DELETE FROM counter_delta; DELETE FROM run_event; DELETE FROM bulk_operation; DELETE FROM bulk_seen`)
+		DELETE FROM counter; DELETE FROM counter_delta; DELETE FROM run_event; DELETE FROM bulk_operation; DELETE FROM bulk_seen;
+		DELETE FROM import; DELETE FROM import_part; DELETE FROM import_chunk`)
 }
 
 func (b *bundle) setClock(now task.Instant) {

@@ -189,12 +189,14 @@ func (b *bulkStep) dropKeys(ctx context.Context, tx pgx.Tx) error {
 		return cmp.Or(cmp.Compare(x.id.Shard(), y.id.Shard()), cmp.Compare(x.key, y.key))
 	})
 	var shards []int16
+	var tenants []int32
 	var texts []string
 	var firsts []int64
 	for _, k := range b.keys {
-		shards, texts, firsts = append(shards, int16(k.id.Shard())), append(texts, kernel.TaskKeyPrefix+k.key), append(firsts, int64(k.id))
+		shards, tenants = append(shards, int16(k.id.Shard())), append(tenants, b.row.Tenant)
+		texts, firsts = append(texts, kernel.TaskKeyPrefix+k.key), append(firsts, int64(k.id))
 	}
-	_, err := sql.KeysDrop.Exec(ctx, tx, shards, b.row.Tenant, texts, firsts)
+	_, err := sql.KeysDrop.Exec(ctx, tx, shards, tenants, texts, firsts)
 	return err
 }
 

@@ -27,24 +27,26 @@ func PlaceOf(id, number int64) int { return int(uint64(id+number) % task.Databas
 // same chunk. Of a dry run it stores nothing, and tells what it would do if no key existed.
 func (im *Imports) WriteChunk(ctx context.Context, i *task.Import, c *task.ImportChunk) (task.ChunkResult, error) {
 	w := &writing{im: im, of: i, chunk: c, place: PlaceOf(i.ID, c.Number)}
-	if i.Terms.DryRun {
-		err := w.dryRun(ctx)
-		return w.result, kernel.Unavailable(err)
-	}
-	known, err := w.wasStored(ctx)
-	if err != nil || known {
-		return w.result, kernel.Unavailable(err)
-	}
-	w.split()
-	err = w.storeParts(ctx)
-	if err == nil {
-		err = w.storePart(ctx, w.place, w.parts[w.place])
-	}
-	if err != nil {
+	if err := w.write(ctx); err != nil {
 		return task.ChunkResult{}, kernel.Unavailable(fmt.Errorf("store chunk %d: %w", c.Number, err))
 	}
-	w.result.Replayed = w.fresh == 0
 	return w.result, nil
+}
+
+func (w *writing) write(ctx context.Context) error {
+	if w.of.Terms.DryRun {
+		return w.dryRun(ctx)
+	}
+	if known, err := w.wasStored(ctx); err != nil || known {
+		return err
+	}
+	w.split()
+	if err := w.storeParts(ctx); err != nil {
+		return err
+	}
+	err := w.storePart(ctx, w.place, w.parts[w.place])
+	w.result.Replayed = w.fresh == 0
+	return err
 }
 
 // dryRun makes the rows and forgets them.

@@ -228,7 +228,8 @@ func (p *part) collect() {
 
 // read returns those of some keys that exist, by their indexes.
 func (p *part) read(ctx context.Context, q kernel.Querier, shards []int16, texts []string) (map[int]known, error) {
-	rows, err := sql.KeysRead.Query(ctx, q, shards, p.w.of.Tenant, texts)
+	tenants := slices.Repeat([]int32{p.w.of.Tenant}, len(texts))
+	rows, err := sql.KeysRead.Query(ctx, q, shards, tenants, texts)
 	if err != nil {
 		return nil, fmt.Errorf("read keys: %w", err)
 	}

@@ -75,17 +75,17 @@ SELECT c.number, c.numbers, c.run_counts IS NOT NULL FROM import_chunk c WHERE c
 -- name: ChunkRunCounts(tenant int4, import int8, number int8)
 SELECT c.run_counts FROM import_chunk c WHERE c.tenant_id = @tenant AND c.import_id = @import AND c.number = @number;
 
--- name: KeysRead(shards int2[], tenant int4, keys text[])
+-- name: KeysRead(shards int2[], tenants int4[], keys text[])
 -- The known ones of some keys, by their positions from 1.
-SELECT u.n, k.first_id, k.body_hash
-  FROM unnest(@shards, @keys) WITH ORDINALITY AS u (shard, key, n)
-  JOIN task_key k ON k.shard = u.shard AND k.tenant_id = @tenant AND k.key = u.key;
+SELECT u.id, k.first_id, k.body_hash
+  FROM (SELECT * FROM unnest(@shards, @tenants, @keys) WITH ORDINALITY AS u (shard, tenant_id, key, id) {{list_first}}) u
+  JOIN task_key k ON k.shard = u.shard AND k.tenant_id = ANY (ARRAY[u.tenant_id]) AND k.key = u.key;
 
--- name: KeysDrop(shards int2[], tenant int4, keys text[], first_ids int8[])
+-- name: KeysDrop(shards int2[], tenants int4[], keys text[], first_ids int8[])
 -- KeyDrop for some keys.
 DELETE FROM task_key k
- USING (SELECT * FROM unnest(@shards, @keys, @first_ids) AS u (shard, key, first_id) {{list_first}}) u
- WHERE k.shard = u.shard AND k.tenant_id = @tenant AND k.key = u.key AND k.first_id = u.first_id;
+ USING (SELECT * FROM unnest(@shards, @tenants, @keys, @first_ids) AS u (shard, tenant_id, key, id) {{list_first}}) u
+ WHERE k.shard = u.shard AND k.tenant_id = ANY (ARRAY[u.tenant_id]) AND k.key = u.key AND k.first_id = u.id;
 
 -- name: ImportsExist()
 -- Whether the schema has the tables of imports: programs work on the schema before them, too.
