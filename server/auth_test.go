@@ -64,6 +64,9 @@ func TestEveryMethodRefusesCallersWithoutAGoodTokenOfItsScope(t *testing.T) {
 			if a.code != c.code {
 				t.Errorf("%s with %q: %s", m, c.secret, a.code)
 			}
+			if streams(t, m) {
+				continue
+			}
 			a = b.overHTTP(c.secret, m, requestFor(t, m), nil)
 			if a.http != c.http || a.code != c.code {
 				t.Errorf("%s over HTTP with %q: %d %s", m, c.secret, a.http, a.code)
@@ -125,14 +128,14 @@ func TestHealthAndTheDocumentNeedNoToken(t *testing.T) {
 	}
 }
 
-func TestAServiceWithAnUnknownMethodOrAStreamCannotBeRegistered(t *testing.T) {
+func TestAServiceWithAMethodOrAStreamWithoutAScopeCannotBeRegistered(t *testing.T) {
 	g := &gate{methods: map[string]method{}}
 	s := grpc.NewServer()
 	unknown := &grpc.ServiceDesc{ServiceName: "perceptor.v1.Other", Methods: []grpc.MethodDesc{{MethodName: "Do"}}}
 	if err := g.register(s, unknown, nil); err == nil || !strings.Contains(err.Error(), "/perceptor.v1.Other/Do") {
 		t.Errorf("unknown method: %v", err)
 	}
-	if err := g.register(s, &grpc_health_v1.Health_ServiceDesc, nil); err == nil || !strings.Contains(err.Error(), "streams") {
+	if err := g.register(s, &grpc.ServiceDesc{ServiceName: "grpc.health.v1.Health", Streams: grpc_health_v1.Health_ServiceDesc.Streams}, nil); err == nil || !strings.Contains(err.Error(), "/grpc.health.v1.Health/Watch") {
 		t.Errorf("stream: %v", err)
 	}
 }

@@ -234,7 +234,7 @@ type Deps struct {
 	Runs  Runs
 	Dead  DeadLetters
 	Bulk  Bulk
-	// Imports may be nil: imports are refused.
+	// Imports may be nil: the service of imports does not exist.
 	Imports Imports
 	Admin   Admin
 	Auth    Authenticator

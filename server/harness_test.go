@@ -37,19 +37,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // bundle is a server with fake dependencies, reachable over gRPC in memory and
 // over HTTP.
 type bundle struct {
-	t      testing.TB
-	server *Server
-	auth   *fakeAuth
-	tasks  *fakeTasks
-	runs   *fakeRuns
-	dead   *fakeDead
-	bulk   *fakeBulk
-	admin  *fakeAdmin
-	log    *logBuffer
-	conn   *grpc.ClientConn
-	web    *http.Client
-	stop   context.CancelFunc
-	done   chan error
+	t       testing.TB
+	server  *Server
+	auth    *fakeAuth
+	tasks   *fakeTasks
+	runs    *fakeRuns
+	dead    *fakeDead
+	bulk    *fakeBulk
+	imports *fakeImports
+	admin   *fakeAdmin
+	log     *logBuffer
+	conn    *grpc.ClientConn
+	web     *http.Client
+	stop    context.CancelFunc
+	done    chan error
 }
 
 func setup(t testing.TB, change ...func(*Config)) *bundle {
@@ -61,7 +62,7 @@ func setup(t testing.TB, change ...func(*Config)) *bundle {
 func setupWith(t testing.TB, deps func(*Deps), change ...func(*Config)) *bundle {
 	t.Helper()
 	b := &bundle{
-		t: t, auth: &fakeAuth{}, tasks: &fakeTasks{}, runs: &fakeRuns{}, dead: &fakeDead{}, bulk: &fakeBulk{}, admin: newFakeAdmin(),
+		t: t, auth: &fakeAuth{}, tasks: &fakeTasks{}, runs: &fakeRuns{}, dead: &fakeDead{}, bulk: &fakeBulk{}, imports: &fakeImports{}, admin: newFakeAdmin(),
 		log: &logBuffer{}, done: make(chan error, 1),
 	}
 	grpcSide := bufconn.Listen(1 << 20)
@@ -76,7 +77,7 @@ func setupWith(t testing.TB, deps func(*Deps), change ...func(*Config)) *bundle 
 		f(&c)
 	}
 	d := Deps{
-		Tasks: b.tasks, Runs: b.runs, Dead: b.dead, Bulk: b.bulk, Admin: b.admin, Auth: b.auth,
+		Tasks: b.tasks, Runs: b.runs, Dead: b.dead, Bulk: b.bulk, Imports: b.imports, Admin: b.admin, Auth: b.auth,
 		Delivery: func(t Tenant) Delivery {
 			return Delivery{Topic: t.Topic, Group: "listeners." + t.Name, Brokers: []string{"127.0.0.1:9092"}}
 		},
@@ -267,6 +268,14 @@ func httpRule(t testing.TB, method string) *annotations.HttpRule {
 		t.Fatalf("%s has no HTTP form", method)
 	}
 	return rule
+}
+
+// streams reports whether a method is a stream, which has no HTTP form.
+func streams(t testing.TB, method string) bool {
+	t.Helper()
+	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))
+	d := must(protoregistry.GlobalFiles.FindDescriptorByName(name))(t).(protoreflect.MethodDescriptor)
+	return d.IsStreamingClient() || d.IsStreamingServer()
 }
 
 // logBuffer collects log output.

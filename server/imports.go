@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -50,6 +51,20 @@ type importService struct {
 	limits  task.Limits
 	events  *Events
 	writers *importWriters
+}
+
+// registerImports registers the service of imports, if there is a store for them.
+func (g *gate) registerImports(r grpc.ServiceRegistrar, c *Config, d *Deps, adds *backpressure) error {
+	if d.Imports == nil {
+		return nil
+	}
+	writers, err := newImportWriters(d.Imports, adds)
+	if err != nil {
+		return err
+	}
+	return g.register(r, &perceptorv1.ImportService_ServiceDesc, &importService{
+		store: d.Imports, quotas: g.quotas, limits: c.Limits, events: g.events, writers: writers,
+	})
 }
 
 func (s *importService) CreateImport(ctx context.Context, r *perceptorv1.CreateImportRequest) (*perceptorv1.Import, error) {

@@ -156,16 +156,12 @@ func New(c Config, d Deps) (*Server, error) {
 	}
 	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
 	changes, adds := newSettings(), newBackpressure(d.Lateness, d.Processes)
-	writers, err := newImportWriters(d.Imports, adds)
-	if err != nil {
-		return nil, fmt.Errorf("server: %w", err)
-	}
-	err = errors.Join(
+	err := errors.Join(
 		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, backpressure: adds, quotas: s.quotas, tenants: d.Admin, settings: changes, limits: c.Limits, events: g.events, traces: g.traces, maxScan: c.MaxScan, audience: audienceOf(d.Monitoring), audit: &g.auditor}),
 		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events, traces: g.traces, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
 		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead, quotas: s.quotas}),
 		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),
-		g.register(s.grpc, &perceptorv1.ImportService_ServiceDesc, &importService{store: d.Imports, quotas: s.quotas, limits: c.Limits, events: g.events, writers: writers}),
+		g.registerImports(s.grpc, &c, &d, adds),
 		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, settings: changes, quotas: s.quotas, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.ClockService_ServiceDesc, &clockService{clock: d.Clock, log: c.Log}),

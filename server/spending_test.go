@@ -83,6 +83,7 @@ func TestEveryMethodOfTenantsUsesAQuota(t *testing.T) {
 	own := map[string]bool{ // admitted by their services
 		perceptorv1.TaskService_AddTask_FullMethodName: true, perceptorv1.TaskService_AddTasks_FullMethodName: true,
 		perceptorv1.TaskService_TriggerTask_FullMethodName: true, perceptorv1.DeadLetterService_ReplayDeadRun_FullMethodName: true,
+		perceptorv1.ImportService_WriteImport_FullMethodName: true,
 	}
 	for method, scopes := range access {
 		if _, ok := spends[method]; scopes&OfTenant != 0 && ok == own[method] {
