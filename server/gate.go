@@ -46,6 +46,8 @@ type gate struct {
 	sendWithin time.Duration
 	tarpit     *tarpit
 	methods    map[string]method
+	// stopping is closed when the server begins to stop.
+	stopping chan struct{}
 }
 
 type method struct {

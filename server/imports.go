@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -54,16 +53,15 @@ type importService struct {
 }
 
 // registerImports registers the service of imports, if there is a store for them.
-func (g *gate) registerImports(r grpc.ServiceRegistrar, c *Config, d *Deps, adds *backpressure) error {
+func (s *Server) registerImports(g *gate, d *Deps, adds *backpressure) (err error) {
 	if d.Imports == nil {
 		return nil
 	}
-	writers, err := newImportWriters(d.Imports, adds)
-	if err != nil {
+	if s.imports, err = newImportWriters(d.Imports, adds); err != nil {
 		return err
 	}
-	return g.register(r, &perceptorv1.ImportService_ServiceDesc, &importService{
-		store: d.Imports, quotas: g.quotas, limits: c.Limits, events: g.events, writers: writers,
+	return g.register(s.grpc, &perceptorv1.ImportService_ServiceDesc, &importService{
+		store: d.Imports, quotas: g.quotas, limits: s.config.Limits, events: g.events, writers: s.imports,
 	})
 }
 

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
@@ -70,12 +71,28 @@ func (s *importService) WriteImport(stream importStream) error {
 		return errTenantBusy
 	}
 	defer s.writers.streams.Give(tenant, 1)
-	g, ctx := errgroup.WithContext(stream.Context())
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
 	w := &importWriter{s: s, stream: stream, ctx: ctx, tenant: tenant, chunks: make(chan *heldChunk)}
+	received := make(chan error, 1)
+	go func() { received <- recovered(w.receive) }()
 	defer w.end()
-	g.Go(w.receive)
-	g.Go(w.store)
-	return g.Wait()
+	// If storing fails, the stream ends at once, and with it the receiving. Otherwise it is over when
+	// nothing more is received.
+	if err := recovered(w.store); err != nil {
+		return err
+	}
+	return <-received
+}
+
+// recovered makes an error of a panic: f runs beside the call, where the gate does not see it.
+func recovered(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
 }
 
 // importWriter is one stream.
@@ -86,14 +103,28 @@ type importWriter struct {
 	tenant int32
 	// id is that of the import, from the first message.
 	id     int64
-	rate   *importRate
 	chunks chan *heldChunk
+
+	mu    sync.Mutex
+	rate  *importRate // nil until the first message
+	ended bool
 }
 
-// end returns what the stream holds, once both of its sides have ended.
+// end gives up the rate of the import.
 func (w *importWriter) end() {
-	if w.rate != nil {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended = true; w.rate != nil {
 		w.s.writers.rates.leave(w.rate)
+	}
+}
+
+// begin takes the rate of the import.
+func (w *importWriter) begin(i *task.Import) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.rate = w.s.writers.rates.enter(i)
 	}
 }
 
@@ -132,7 +163,7 @@ func (w *importWriter) receive() error {
 }
 
 // next reads a chunk and checks it.
-func (w *importWriter) next() (c *heldChunk, err error) {
+func (w *importWriter) next() (_ *heldChunk, err error) {
 	first, err := w.stream.Recv()
 	if err != nil {
 		return nil, err
@@ -140,7 +171,7 @@ func (w *importWriter) next() (c *heldChunk, err error) {
 	if err := w.open(first); err != nil {
 		return nil, err
 	}
-	c = &heldChunk{w: w, held: mostOfChunk}
+	c := &heldChunk{w: w, held: mostOfChunk}
 	ctx, cancel := context.WithTimeoutCause(w.ctx, chunkWithin, errTenantBusy)
 	defer cancel()
 	if err := w.s.writers.memory.Wait(ctx, w.tenant, c.held); err != nil {
@@ -152,10 +183,10 @@ func (w *importWriter) next() (c *heldChunk, err error) {
 		}
 	}()
 	wire, err := w.gather(first)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = c.check(wire)
 	}
-	return c, c.check(wire)
+	return c, err
 }
 
 // open takes the import's id from the first message of the stream.
@@ -170,7 +201,7 @@ func (w *importWriter) open(m *perceptorv1.WriteImportRequest) error {
 		if err != nil {
 			return err
 		}
-		w.rate = w.s.writers.rates.enter(i)
+		w.begin(i)
 	case m.Id != 0 && m.Id != w.id:
 		return invalid([]task.Fault{faultf("id", "%d: the stream belongs to import %d", m.Id, w.id)})
 	}
@@ -206,7 +237,12 @@ func (w *importWriter) gather(m *perceptorv1.WriteImportRequest) ([]byte, error)
 			return nil, chunkTooLarge()
 		}
 	}
-	wire, err := w.s.writers.unzip.DecodeAll(zipped, nil)
+	return w.s.writers.decompress(zipped)
+}
+
+// decompress decompresses a chunk. It stops when the chunk becomes too large.
+func (w *importWriters) decompress(zipped []byte) ([]byte, error) {
+	wire, err := w.unzip.DecodeAll(zipped, nil)
 	switch {
 	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded), len(wire) > chunkBytes:
 		return nil, chunkTooLarge()

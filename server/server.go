@@ -122,8 +122,10 @@ type Server struct {
 
 	bearers     *bearers
 	revocations Revocations
-	quotas      *quotas // nil: none is enforced
-	answers     *budget // of answers that are being sent
+	quotas      *quotas        // nil: none is enforced
+	answers     *budget        // of answers that are being sent
+	imports     *importWriters // nil: no service of imports
+	stopping    chan struct{}
 }
 
 // New returns a server that does not serve yet. It fails if the configuration
@@ -137,7 +139,7 @@ func New(c Config, d Deps) (*Server, error) {
 		return nil, errors.New("server: all fields of Deps are required but those that may be nil")
 	}
 	in := newIntake(c.ReceiveTimeout, int64(c.MaxRequestBytes))
-	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c, in)...), health: newHealth()}
+	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c, in)...), health: newHealth(), stopping: make(chan struct{})}
 	s.answers = newBudget(c.ReceiveTimeout, answers*largestAnswer, connAnswers*largestAnswer)
 	s.limitConnections()
 	s.quotas = quotasOf(d.Quotas, c.Log, &s.config.Events)
@@ -152,7 +154,7 @@ func New(c Config, d Deps) (*Server, error) {
 		auditor: auditor{log: d.Audit, deps: &d}, traces: traces{c.Tracer},
 		log: c.Log, events: &s.config.Events,
 		timeout: c.CallTimeout, calls: share.NewPool[int32](int64(c.MaxCalls), 0), intake: in, stores: newStorePlaces(), methods: map[string]method{},
-		answers: s.answers, sendWithin: 2 * c.CallTimeout, tarpit: newTarpit(),
+		answers: s.answers, sendWithin: 2 * c.CallTimeout, tarpit: newTarpit(), stopping: s.stopping,
 	}
 	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
 	changes, adds := newSettings(), newBackpressure(d.Lateness, d.Processes)
@@ -161,7 +163,7 @@ func New(c Config, d Deps) (*Server, error) {
 		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events, traces: g.traces, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
 		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead, quotas: s.quotas}),
 		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),
-		g.registerImports(s.grpc, &c, &d, adds),
+		s.registerImports(g, &d, adds),
 		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, settings: changes, quotas: s.quotas, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.ClockService_ServiceDesc, &clockService{clock: d.Clock, log: c.Log}),
@@ -288,6 +290,7 @@ func (s *Server) drain() {
 	s.health.set(false)
 	time.Sleep(s.config.DrainDelay)
 	s.health.close()
+	close(s.stopping)
 	grace, cancel := context.WithTimeout(context.Background(), s.config.Grace)
 	defer cancel()
 	var stopping errgroup.Group

@@ -21,7 +21,8 @@ import (
 // for each message of a stream: the credentials are checked again, since they may have ended,
 // and the bytes are charged to the tenant's rate. A stream has no deadline as a whole. Each of
 // its messages has one in either direction, so a caller that sends nothing, or takes nothing,
-// keeps nothing for long. A stream counts as one call in progress of its tenant.
+// keeps nothing for long. A stream counts as one call in progress of its tenant. When the server
+// stops, a stream receives nothing more, so that it ends after what it has received.
 
 const (
 	// streamIdle bounds the time between two messages of a caller.
@@ -31,6 +32,8 @@ const (
 	// streamDebt bounds the wait of a stream for the tenant's rate of bytes.
 	streamDebt = 30 * time.Second
 )
+
+var errStreamStopped = reasoned(task.ReasonServerStopping, "the server stops; open another stream")
 
 var errStreamIdle = reasoned(task.ReasonRequestSlow, "the stream was idle for too long; open another one")
 
@@ -133,7 +136,7 @@ func (s *stream) RecvMsg(m any) error {
 	if err := s.call.spent.payDebt(s.ctx); err != nil {
 		return err
 	}
-	err := s.within(streamIdle, errStreamIdle, func() error { return s.ServerStream.RecvMsg(m) })
+	err := s.within(streamIdle, errStreamIdle, s.gate.stopping, func() error { return s.ServerStream.RecvMsg(m) })
 	if err == nil {
 		s.call.spent.streamed(proto.Size(m.(proto.Message)))
 	}
@@ -146,12 +149,12 @@ func (s *stream) SendMsg(m any) error {
 		return err
 	}
 	s.call.spent.streamed(proto.Size(m.(proto.Message)))
-	return s.within(s.gate.sendWithin, errTooSlow, func() error { return s.ServerStream.SendMsg(m) })
+	return s.within(s.gate.sendWithin, errTooSlow, nil, func() error { return s.ServerStream.SendMsg(m) })
 }
 
 // within runs f beside the call, because the library's functions have no deadline: they end
-// with the stream, and so with the call.
-func (s *stream) within(d time.Duration, late error, f func() error) error {
+// with the stream, and so with the call. It gives f up when stop is closed; nil never is.
+func (s *stream) within(d time.Duration, late error, stop <-chan struct{}, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		defer func() {
@@ -169,6 +172,8 @@ func (s *stream) within(d time.Duration, late error, f func() error) error {
 		return err
 	case <-timer.C:
 		return late
+	case <-stop:
+		return errStreamStopped
 	case <-s.ctx.Done():
 		return s.ctx.Err()
 	}

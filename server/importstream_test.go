@@ -1,0 +1,318 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
+)
+
+// newImport creates an import of acme.
+func (b *bundle) newImport(change ...func(*perceptorv1.Import)) *perceptorv1.Import {
+	b.t.Helper()
+	i := &perceptorv1.Import{Description: "a file"}
+	for _, f := range change {
+		f(i)
+	}
+	return must(perceptorv1.NewImportServiceClient(b.conn).CreateImport(as(b.t.Context(), "acme-secret"), &perceptorv1.CreateImportRequest{Import: i}))(b.t)
+}
+
+// writes opens a stream.
+func (b *bundle) writes(secret string) perceptorv1.ImportService_WriteImportClient {
+	b.t.Helper()
+	return must(perceptorv1.NewImportServiceClient(b.conn).WriteImport(as(b.t.Context(), secret)))(b.t)
+}
+
+// zipped encodes and compresses a chunk.
+func zipped(t testing.TB, c *perceptorv1.ImportChunk) []byte {
+	t.Helper()
+	z := must(zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1)))(t)
+	defer z.Close()
+	return z.EncodeAll(must(proto.Marshal(c))(t), nil)
+}
+
+// part is a message with a part of a chunk.
+func part(id int64, bytes []byte, last bool) *perceptorv1.WriteImportRequest {
+	return &perceptorv1.WriteImportRequest{Id: id, Part: bytes, Last: last}
+}
+
+// smallChunk returns a chunk of n lines, of which those that bad has are invalid.
+func smallChunk(number int64, n int, bad ...int) *perceptorv1.ImportChunk {
+	var tasks []*perceptorv1.Task
+	for range n {
+		tasks = append(tasks, &perceptorv1.Task{Kind: "k", Type: perceptorv1.Task_ONE_SHOT})
+	}
+	for _, i := range bad {
+		tasks[i].Kind = ""
+	}
+	c := chunkOf(tasks...)
+	c.Number = number
+	return c
+}
+
+// endsWith receives the end of a stream.
+func endsWith(t testing.TB, s perceptorv1.ImportService_WriteImportClient, code codes.Code, text string) {
+	t.Helper()
+	_, err := s.Recv()
+	if code == codes.OK && errors.Is(err, io.EOF) {
+		return
+	}
+	if status.Code(err) != code || !strings.Contains(err.Error(), text) {
+		t.Errorf("the stream ends with %v, want %s with %q", err, code, text)
+	}
+}
+
+func TestChunksAreStoredInOrderAndAnswered(t *testing.T) {
+	b := setup(t)
+	i := b.newImport()
+	s := b.writes("acme-secret")
+	for n := range int64(5) {
+		wire := zipped(t, smallChunk(n+1, 4, 1, 3))
+		half := len(wire) / 2
+		for _, m := range []*perceptorv1.WriteImportRequest{part(i.Id, wire[:half], false), part(0, wire[half:], true)} {
+			if err := s.Send(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := s.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	for n := range int64(5) {
+		a := must(s.Recv())(t)
+		if a.Number != n+1 || a.AddedCount != 2 || a.RejectedCount != 2 || a.Replayed || a.PauseMs != 0 || len(a.Rejected) != 2 || a.Rejected[1].Line != 3 || a.Rejected[1].Field != "kind" || a.Rejected[1].Message != "is missing" {
+			t.Errorf("answer %d: %v", n, a)
+		}
+	}
+	endsWith(t, s, codes.OK, "")
+	if len(b.imports.chunks) != 5 || b.imports.chunks[5].Rejected != 2 || len(b.imports.chunks[5].Lines) != 2 {
+		t.Errorf("%d chunks are stored", len(b.imports.chunks))
+	}
+}
+
+func TestAStreamThatCannotBeStoredIsRefused(t *testing.T) {
+	b := setup(t)
+	i := b.newImport()
+	ended := b.newImport()
+	must(perceptorv1.NewImportServiceClient(b.conn).AbortImport(as(t.Context(), "acme-secret"), &perceptorv1.AbortImportRequest{Id: ended.Id}))(t)
+	good := zipped(t, smallChunk(1, 2))
+	z := must(zstd.NewWriter(nil))(t)
+	defer z.Close()
+	for name, c := range map[string]struct {
+		secret string
+		sent   []*perceptorv1.WriteImportRequest
+		code   codes.Code
+		text   string
+	}{
+		"of nobody":           {"", []*perceptorv1.WriteImportRequest{part(i.Id, good, true)}, codes.Unauthenticated, "valid token"},
+		"of another tenant":   {"rival-secret", []*perceptorv1.WriteImportRequest{part(i.Id, good, true)}, codes.NotFound, "no import"},
+		"without an id":       {"acme-secret", []*perceptorv1.WriteImportRequest{part(0, good, true)}, codes.InvalidArgument, "id: 0 is not positive"},
+		"with two ids":        {"acme-secret", []*perceptorv1.WriteImportRequest{part(i.Id, good[:5], false), part(i.Id+1, good[5:], true)}, codes.InvalidArgument, "the stream belongs to import"},
+		"of an ended import":  {"acme-secret", []*perceptorv1.WriteImportRequest{part(ended.Id, good, true)}, codes.FailedPrecondition, "is ABORTED"},
+		"cut off":             {"acme-secret", []*perceptorv1.WriteImportRequest{part(i.Id, good[:9], false)}, codes.InvalidArgument, "ended within a chunk"},
+		"not compressed":      {"acme-secret", []*perceptorv1.WriteImportRequest{part(i.Id, []byte("hello"), true)}, codes.InvalidArgument, "cannot be decompressed"},
+		"damaged":             {"acme-secret", []*perceptorv1.WriteImportRequest{part(i.Id, append(bytes.Clone(good[:len(good)-3]), 1, 2, 3), true)}, codes.InvalidArgument, ""},
+		"of another message":  {"acme-secret", []*perceptorv1.WriteImportRequest{part(i.Id, z.EncodeAll([]byte("\xff\xff\xff"), nil), true)}, codes.InvalidArgument, ""},
+		"with too many lines": {"acme-secret", []*perceptorv1.WriteImportRequest{part(i.Id, z.EncodeAll(append([]byte{0x2a, 0x80, 0x80, 0x40}, make([]byte, 1<<20)...), nil), true)}, codes.InvalidArgument, "more entries"},
+	} {
+		s := b.writes(c.secret)
+		for _, m := range c.sent {
+			if s.Send(m) != nil {
+				break // the answer is there already
+			}
+		}
+		_ = s.CloseSend()
+		t.Run(name, func(t *testing.T) { endsWith(t, s, c.code, c.text) })
+	}
+	if len(b.imports.chunks) != 0 {
+		t.Errorf("%d chunks are stored", len(b.imports.chunks))
+	}
+	for deadline := time.Now().Add(time.Minute); b.server.imports.memory.Free() != importMemory || b.server.imports.streams.Free() != importStreams; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes and %d streams are still held", importMemory-b.server.imports.memory.Free(), importStreams-b.server.imports.streams.Free())
+		}
+	}
+}
+
+// TestAChunkThatBecomesTooLargeIsNotDecompressed: some kilobytes that would become gigabytes.
+func TestAChunkThatBecomesTooLargeIsNotDecompressed(t *testing.T) {
+	b := setup(t)
+	i := b.newImport()
+	var out bytes.Buffer
+	z := must(zstd.NewWriter(&out, zstd.WithEncoderConcurrency(1)))(t) // it does not say how large the content is
+	zeros := make([]byte, 1<<20)
+	for range 512 {
+		if _, err := z.Write(zeros); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	sized := must(zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1)))(t)
+	defer sized.Close()
+	large := sized.EncodeAll(make([]byte, chunkBytes+1), nil)
+	for text, bomb := range map[string][]byte{
+		"a chunk has more than": out.Bytes(), "has more than 33554432": large, "cannot be decompressed": append(zipped(t, smallChunk(1, 1)), large[:9]...),
+		"more than 33554432 bytes": append(zipped(t, smallChunk(1, 1)), large...),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		s := b.writes("acme-secret")
+		if err := s.Send(part(i.Id, bomb, true)); err != nil {
+			t.Fatal(err)
+		}
+		endsWith(t, s, codes.InvalidArgument, text)
+		runtime.ReadMemStats(&after)
+		if grown := after.TotalAlloc - before.TotalAlloc; grown > 6*chunkBytes {
+			t.Errorf("%s: %d MiB were allocated for %d KiB", text, grown>>20, len(bomb)>>10)
+		}
+	}
+}
+
+func TestAStreamOfARevokedTokenEnds(t *testing.T) {
+	b := setup(t)
+	i := b.newImport()
+	s := b.writes("acme-secret")
+	send := func(n int64) error { return s.Send(part(i.Id, zipped(t, smallChunk(n, 1)), true)) }
+	if err := send(1); err != nil {
+		t.Fatal(err)
+	}
+	must(s.Recv())(t)
+	b.auth.revoke("acme-secret")
+	deadline := time.Now().Add(time.Minute)
+	for n := int64(2); ; n++ {
+		_ = send(n) // fails when the stream has ended
+		_, err := s.Recv()
+		if status.Code(err) == codes.Unauthenticated {
+			return
+		}
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("after the revocation: %v", err)
+		}
+	}
+}
+
+func TestATenantHasFewStreams(t *testing.T) {
+	b := setup(t)
+	i := b.newImport()
+	for range tenantStreams {
+		s := b.writes("acme-secret")
+		if err := s.Send(part(i.Id, zipped(t, smallChunk(1, 1)), true)); err != nil {
+			t.Fatal(err)
+		}
+		must(s.Recv())(t)
+	}
+	endsWith(t, b.writes("acme-secret"), codes.ResourceExhausted, "too many calls of the tenant")
+}
+
+// TestTheAnswersPauseForTheRateOfTheImport: and for standbys.
+func TestTheAnswersPauseForTheRateOfTheImport(t *testing.T) {
+	b := setup(t)
+	for name, c := range map[string]struct {
+		change      func(*perceptorv1.Import)
+		lag         int64
+		least, most int32
+	}{
+		"none":     {func(*perceptorv1.Import) {}, 0, 0, 0},
+		"a rate":   {func(i *perceptorv1.Import) { i.MaxRate = 10 }, 0, 15_000, 20_000},
+		"standbys": {func(*perceptorv1.Import) {}, lagFrom + 3*lagRate, 2000, 3000},
+	} {
+		b.imports.lag = c.lag
+		i := b.newImport(c.change)
+		s := b.writes("acme-secret")
+		if err := s.Send(part(i.Id, zipped(t, smallChunk(100*i.Id, 200)), true)); err != nil {
+			t.Fatal(err)
+		}
+		a := must(s.Recv())(t)
+		if a.PauseMs < c.least || a.PauseMs > c.most {
+			t.Errorf("%s: the answer pauses for %d ms, want %d to %d", name, a.PauseMs, c.least, c.most)
+		}
+	}
+}
+
+// TestAnErrorOfTheStoreEndsTheStream: so that the caller sends the chunk again.
+func TestAnErrorOfTheStoreEndsTheStream(t *testing.T) {
+	b := setup(t)
+	i := b.newImport()
+	b.imports.err = task.Errorf(task.ReasonDatabaseUnavailable, "the task's database did not answer; try again")
+	s := b.writes("acme-secret")
+	if err := s.Send(part(i.Id, zipped(t, smallChunk(1, 1)), true)); err != nil {
+		t.Fatal(err)
+	}
+	endsWith(t, s, codes.Unavailable, "did not answer")
+}
+
+func TestAnImportWithImpossibleTermsIsRefused(t *testing.T) {
+	b := setup(t)
+	for field, change := range map[string]func(*perceptorv1.Import){
+		"import.description": func(i *perceptorv1.Import) { i.Description = strings.Repeat("x", 1001) },
+		"import.options":     func(i *perceptorv1.Import) { i.Options = strings.Repeat("x", maxImportOptions+1) },
+		"import.on_conflict": func(i *perceptorv1.Import) { i.OnConflict = 9 },
+		"import.max_rate":    func(i *perceptorv1.Import) { i.MaxRate = -1 },
+		"import.restore":     func(i *perceptorv1.Import) { i.Restore, i.OnConflict = true, perceptorv1.Import_UPDATE },
+	} {
+		i := &perceptorv1.Import{}
+		change(i)
+		a := b.overGRPC("acme-secret", perceptorv1.ImportService_CreateImport_FullMethodName, &perceptorv1.CreateImportRequest{Import: i}, &perceptorv1.Import{})
+		if a.code != codes.InvalidArgument || a.faults[field] == "" {
+			t.Errorf("%s: %s %v", field, a.code, a.faults)
+		}
+	}
+}
+
+func TestImportsOfOthersCannotBeSeenOrChanged(t *testing.T) {
+	b := setup(t)
+	i := b.newImport()
+	api := perceptorv1.NewImportServiceClient(b.conn)
+	ctx := as(t.Context(), "rival-secret")
+	_, get := api.GetImport(ctx, &perceptorv1.GetImportRequest{Id: i.Id})
+	_, finish := api.FinishImport(ctx, &perceptorv1.FinishImportRequest{Id: i.Id})
+	_, abort := api.AbortImport(ctx, &perceptorv1.AbortImportRequest{Id: i.Id})
+	_, rollback := api.RollbackImport(ctx, &perceptorv1.RollbackImportRequest{Id: i.Id})
+	for name, err := range map[string]error{"get": get, "finish": finish, "abort": abort, "rollback": rollback} {
+		if status.Code(err) != codes.NotFound {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if list := must(api.ListImports(ctx, &perceptorv1.ListImportsRequest{}))(t); len(list.Imports) != 0 {
+		t.Errorf("the list has %v", list.Imports)
+	}
+	mine := must(api.GetImport(as(t.Context(), "acme-secret"), &perceptorv1.GetImportRequest{Id: i.Id}))(t)
+	if mine.State != perceptorv1.Import_OPEN || mine.OnConflict != perceptorv1.Import_SKIP || len(mine.StoredChunks) != 1 || mine.StoredChunks[0].Last != 2 {
+		t.Errorf("the import is %v", mine)
+	}
+}
+
+// TestAChunkIsChargedToTheRatesOfItsTenant: one chunk may use a rate for many seconds, and the next
+// one waits for as long.
+func TestAChunkIsChargedToTheRatesOfItsTenant(t *testing.T) {
+	q := quotasOf(&fakeQuotas{living: 1}, slog.New(slog.DiscardHandler), &Events{})
+	tenant := acme
+	tenant.Rates.AddRate, tenant.Rates.MaxBacklog = 100, 20_000
+	place, err := q.admitChunk(t.Context(), &tenant, 10_000, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	place.end(9000)
+	if wait := q.chunkStored(&tenant, 1000, 0); wait < 80*time.Second || wait > 100*time.Second {
+		t.Errorf("after 9,000 tasks at 100 a second the caller waits for %s", wait)
+	}
+	_, err = q.admitChunk(t.Context(), &tenant, 10, false)
+	wantQuota(t, err, task.QuotaAdds)
+	tenant.Rates.AddRate = 0
+	_, err = q.admitChunk(t.Context(), &tenant, 11_001, false)
+	wantQuota(t, err, task.QuotaBacklog)
+}
