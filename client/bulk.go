@@ -22,6 +22,8 @@ const (
 	BulkReplay        BulkAction = 5 // on dead runs
 	BulkPurgeDead     BulkAction = 6 // on dead runs
 	BulkPurgeFinished BulkAction = 7 // on finished tasks
+	// BulkRollbackImport removes the tasks of an import. Only a rollback of an import creates it.
+	BulkRollbackImport BulkAction = 8
 )
 
 // String returns the name of the action in the API, such as "PAUSE".

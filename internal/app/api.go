@@ -224,6 +224,7 @@ func apiEvents(m *telemetry.API, r *figures.Recorder) server.Events {
 			r.Count(tenant.ID, figures.Added.ByType(t), int64(n))
 		},
 		Refused:      m.Refused,
+		Imported:     m.Imported,
 		Yielded:      m.Yielded,
 		OverQuota:    m.OverQuota,
 		Limited:      m.Limited,

@@ -12,6 +12,7 @@ import (
 // API holds the metrics of taskd. Its methods may be called concurrently.
 type API struct {
 	added, refused, overQuota *prometheus.CounterVec
+	imported                  *prometheus.CounterVec
 	yielded, yieldWait        *prometheus.CounterVec
 	replies, dead, missed     *prometheus.CounterVec
 	results, unhandled        *prometheus.CounterVec
@@ -28,6 +29,7 @@ func NewAPI(r prometheus.Registerer) *API {
 	m := &API{
 		added:     counters("tasks_added_total", "Tasks stored; repeated requests are not counted.", "tenant", "type"),
 		refused:   counters("tasks_refused_total", "Tasks refused because they break a rule.", "tenant"),
+		imported:  counters("import_lines_total", "Lines of imports whose chunks were stored, by result: added, skipped, updated or rejected; repeated chunks are not counted.", "tenant", "result"),
 		yielded:   counters("tasks_yielded_total", "Tasks that were added while due tasks were published late, so that their callers were told to pause.", "tenant"),
 		yieldWait: counters("add_yield_seconds_total", "Time that calls of AddTask and AddTasks have waited because due tasks were published late.", "tenant"),
 		overQuota: counters("tasks_over_quota_total", "Tasks, replays and triggers refused because they exceed a quota of their tenant.", "tenant", "quota"),
@@ -43,9 +45,9 @@ func NewAPI(r prometheus.Registerer) *API {
 		registry:  r,
 		calls:     histograms("call_duration_seconds", "Duration of API calls.", latencyBuckets, "method", "code"),
 	}
-	r.MustRegister(m.results, m.handled, m.unhandled, m.added, m.refused, m.yielded, m.yieldWait, m.overQuota, m.limited, m.replies, m.dead, m.logins, m.calls, m.callsOver, m.alone)
+	r.MustRegister(m.results, m.handled, m.unhandled, m.added, m.refused, m.imported, m.yielded, m.yieldWait, m.overQuota, m.limited, m.replies, m.dead, m.logins, m.calls, m.callsOver, m.alone)
 	m.missed = missed(r)
-	m.tenants = tenantsOf(r, m.results, m.handled, m.unhandled, m.dead, m.added, m.refused, m.yielded, m.yieldWait, m.overQuota, m.replies, m.callsOver, m.missed)
+	m.tenants = tenantsOf(r, m.results, m.handled, m.unhandled, m.dead, m.added, m.refused, m.imported, m.yielded, m.yieldWait, m.overQuota, m.replies, m.callsOver, m.missed)
 	return m
 }
 
@@ -108,6 +110,16 @@ func (m *API) Unhandled(tenant string) { m.unhandled.WithLabelValues(m.tenants.l
 // Added counts n stored tasks.
 func (m *API) Added(tenant, taskType string, n int) {
 	m.added.WithLabelValues(m.tenants.label(tenant, n), taskType).Add(float64(n))
+}
+
+// Imported counts the lines of a chunk of an import.
+func (m *API) Imported(tenant string, lines task.ImportSum) {
+	label := m.tenants.label(tenant, int(lines.Lines))
+	for result, n := range map[string]int64{"added": lines.Added, "skipped": lines.Skipped, "updated": lines.Updated, "rejected": lines.Rejected} {
+		if n > 0 {
+			m.imported.WithLabelValues(label, result).Add(float64(n))
+		}
+	}
 }
 
 // Yielded counts an add of n tasks that has waited for d because due tasks were published late.
