@@ -55,6 +55,7 @@ type Console struct {
 	tasks      perceptorv1.TaskServiceClient
 	dead       perceptorv1.DeadLetterServiceClient
 	bulk       perceptorv1.BulkServiceClient
+	imports    perceptorv1.ImportServiceClient
 	admin      perceptorv1.AdminServiceClient
 	audit      perceptorv1.AuditServiceClient
 	assignment perceptorv1.AssignmentServiceClient
@@ -91,6 +92,7 @@ func (c *Console) Serve(api grpc.ClientConnInterface) http.Handler {
 	c.tasks = perceptorv1.NewTaskServiceClient(api)
 	c.dead = perceptorv1.NewDeadLetterServiceClient(api)
 	c.bulk = perceptorv1.NewBulkServiceClient(api)
+	c.imports = perceptorv1.NewImportServiceClient(api)
 	c.admin = perceptorv1.NewAdminServiceClient(api)
 	c.audit = perceptorv1.NewAuditServiceClient(api)
 	c.assignment = perceptorv1.NewAssignmentServiceClient(api)

@@ -115,6 +115,8 @@ func newFakeAPI() *fakeAPI {
 		"GetBulkOperation":    is(&perceptorv1.BulkOperation{Id: 9, DryRun: true, Action: perceptorv1.BulkOperation_CANCEL, State: perceptorv1.BulkOperation_DONE, Matched: 1234, Creator: hostile, CreateTime: timestamppb.Now(), Filter: &perceptorv1.TaskFilter{Kind: hostile, Tags: []string{hostile}}, Parts: []*perceptorv1.BulkOperation_Part{{Error: hostile}}}),
 		"CreateBulkOperation": is(&perceptorv1.BulkOperation{Id: 10}),
 		"ListBulkOperations":  is(&perceptorv1.ListBulkOperationsResponse{Operations: []*perceptorv1.BulkOperation{{Id: 9, Creator: hostile}}}),
+		"GetImport":           is(&perceptorv1.Import{Id: 9, Description: hostile, Options: hostile, State: perceptorv1.Import_OPEN, AddedCount: 1234, StoredChunks: []*perceptorv1.ChunkRange{{First: 1, Last: 3}, {First: 5, Last: 5}}, Creator: hostile, CreateTime: timestamppb.Now()}),
+		"ListImports":         is(&perceptorv1.ListImportsResponse{Imports: []*perceptorv1.Import{{Id: 9, Description: hostile, Creator: hostile}}}),
 		"GetTenant":           is(&perceptorv1.Tenant{Name: "acme", PausedKinds: []string{hostile}, KindCaps: map[string]int32{hostile: 3}, Topic: hostile, Weight: 1}),
 		"ListTokens":          is(&perceptorv1.ListTokensResponse{Tokens: []*perceptorv1.Token{{Id: "abc", Description: hostile}}}),
 		"ListTenantFigures":   is(&perceptorv1.ListTenantFiguresResponse{Tenants: []*perceptorv1.TenantFigures{figures}, Total: figures, TenantCount: 1}),
@@ -503,11 +505,29 @@ func TestABulkOperationNeedsTheCountOfItsDryRun(t *testing.T) {
 	}
 }
 
+func TestARollbackNeedsTheCountOfItsImport(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	if _, body := b.get("imports/9"); !strings.Contains(body, "1–3, 5") || !strings.Contains(body, "imports/9/abort") {
+		t.Errorf("the import is shown as %s", body)
+	}
+	form := url.Values{"csrf": {b.csrf()}, "count": {"1235"}}
+	if _, body := b.post("imports/9/rollback", form); !strings.Contains(body, "nothing was changed") || len(b.api.called("RollbackImport")) > 0 {
+		t.Errorf("another count: %s", body)
+	}
+	form.Set("count", "1,234")
+	b.post("imports/9/rollback", form)
+	b.post("imports/9/abort", form)
+	if n, m := len(b.api.called("RollbackImport")), len(b.api.called("AbortImport")); n != 1 || m != 1 {
+		t.Errorf("%d rollbacks and %d aborts", n, m)
+	}
+}
+
 func TestAReaderSeesNoButtonsAndAnOperatorNoTasks(t *testing.T) {
 	t.Parallel()
 	reader := newBrowser(t, "reader-secret")
-	for _, path := range []string{"tasks/513", "dead", "bulk/9"} {
-		if _, body := reader.get(path); strings.Contains(body, "/cancel") || strings.Contains(body, "/replay") || strings.Contains(body, "/confirm") {
+	for _, path := range []string{"tasks/513", "dead", "bulk/9", "imports/9"} {
+		if _, body := reader.get(path); strings.Contains(body, "/rollback") || strings.Contains(body, "/abort") || strings.Contains(body, "/cancel") || strings.Contains(body, "/replay") || strings.Contains(body, "/confirm") {
 			t.Errorf("%s has buttons", path)
 		}
 	}

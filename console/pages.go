@@ -54,10 +54,10 @@ type done struct {
 // pages and actions are all of them. Each page has a file of its own.
 var (
 	pages = slices.Concat(
-		overviewPages, tenantPages, taskPages, editPages, bulkPages, deadPages, auditPages, forecastPages, schedulePages, clusterPages,
+		overviewPages, tenantPages, taskPages, editPages, bulkPages, importPages, deadPages, auditPages, forecastPages, schedulePages, clusterPages,
 	)
 	actions = slices.Concat(
-		tenantActions, taskActions, bulkActions, deadActions, clusterActions,
+		tenantActions, taskActions, bulkActions, importActions, deadActions, clusterActions,
 	)
 )
 
