@@ -40,6 +40,12 @@
 // that the tenant does not have ([throttle]). A refused call has a reason of its own, and
 // says when to repeat it; who repeats it at once nevertheless gets its answers late ([tarpit]).
 //
+// # Streams
+//
+// A stream is a call with many messages ([stream]). Its credentials are checked again and again,
+// its bytes are charged message by message, and each message has a deadline. Chunks of imports
+// share a bounded memory by tenant, and wait for the rates of their tenant ([importWriter]).
+//
 // # Audit
 //
 // The gate records the calls in the table [audited] and all refused ones: who, from

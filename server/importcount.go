@@ -25,7 +25,7 @@ var (
 // one byte takes up to eight. Decoding finds what is damaged.
 func countChunk(wire []byte) error {
 	templates, entries := 0, templateEntries
-	values := map[protowire.Number]int{}
+	values, states := map[protowire.Number]int{}, map[protowire.Number]int{}
 	for len(wire) > 0 {
 		number, kind, content, rest := nextField(wire)
 		if rest == nil {
@@ -36,7 +36,7 @@ func countChunk(wire []byte) error {
 		switch {
 		case field == nil:
 		case field.Message() == stateOfChunk:
-			if err := countStates(content); err != nil {
+			if err := countStates(content, states); err != nil {
 				return err
 			}
 		case field.Message() == taskOfChunk:
@@ -52,10 +52,9 @@ func countChunk(wire []byte) error {
 	return nil
 }
 
-// countStates is countChunk for the states of lines. A message that comes in several parts is
-// counted in parts, each of which is bounded by the size of the chunk.
-func countStates(wire []byte) error {
-	values := map[protowire.Number]int{}
+// countStates is countChunk for a message with states of lines, which are joined if there are
+// several.
+func countStates(wire []byte, values map[protowire.Number]int) error {
 	for len(wire) > 0 {
 		number, kind, content, rest := nextField(wire)
 		if rest == nil {

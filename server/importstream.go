@@ -38,6 +38,9 @@ const (
 	importMemory = 768 << 20
 	// importStreams is the most streams at once, and tenantStreams the most of a tenant.
 	importStreams, tenantStreams = 32, 8
+	// updatesOfChunk is the most lines with keys of a chunk that may update tasks: each update is a
+	// transaction of its own.
+	updatesOfChunk = 10_000
 	// chunkWithin bounds the wait for memory, and storeWithin the storing of a chunk.
 	chunkWithin = 30 * time.Second
 	storeWithin = 30 * time.Second
@@ -138,7 +141,9 @@ type heldChunk struct {
 }
 
 func (c *heldChunk) release() {
-	c.w.s.writers.memory.Give(c.w.tenant, c.held)
+	if c.held > 0 {
+		c.w.s.writers.memory.Give(c.w.tenant, c.held)
+	}
 	c.held = 0
 }
 
@@ -275,19 +280,27 @@ func (c *heldChunk) check(wire []byte) (err error) {
 		return err
 	}
 	c.checks = newChunkReader(in, tenantOf(c.w.stream.Context()), c.w.s.limits, c.of.Terms.Restore)
-	c.lines, err = c.checks.read()
-	return err
+	if c.lines, err = c.checks.read(); err != nil {
+		return err
+	}
+	if n := len(c.checks.hashes); n > updatesOfChunk && c.of.Terms.OnConflict == task.UpdateExisting {
+		return invalid([]task.Fault{faultf("key_size", "%d lines have keys; a chunk of an import with UPDATE may have %d", n, updatesOfChunk)})
+	}
+	return nil
 }
 
-// resize changes what the chunk holds of the memory.
+// resize changes what the chunk holds of the memory. A chunk that needs more first gives back what
+// it has: chunks that hold some and wait for more could wait for each other.
 func (c *heldChunk) resize(ctx context.Context, n int64) error {
 	memory := c.w.s.writers.memory
-	if n > c.held {
-		if err := memory.Wait(ctx, c.w.tenant, n-c.held); err != nil {
-			return err
-		}
-	} else {
+	if n <= c.held {
 		memory.Give(c.w.tenant, c.held-n)
+		c.held = n
+		return nil
+	}
+	c.release()
+	if err := memory.Wait(ctx, c.w.tenant, n); err != nil {
+		return err
 	}
 	c.held = n
 	return nil

@@ -432,7 +432,8 @@ func (x *ChunkRange) GetLast() int64 {
 
 // A chunk of lines. The lines are in columns: what many lines have in common is in few
 // templates, and the rest in arrays with one value for each line. A chunk has at most
-// 262,144 lines, 65,536 templates and 32 MiB.
+// 262,144 lines, 65,536 templates and 32 MiB, and, if existing tasks are updated, 10,000
+// lines with keys.
 type ImportChunk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of the chunk within its import, from 1. A caller that continues an
