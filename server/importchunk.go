@@ -1,12 +1,9 @@
 package server
 
 import (
-	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"slices"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -136,6 +133,7 @@ func (c *chunkReader) twice(r *reader) {
 		}{
 			{"begin_time", t.GetBeginTime() != nil && len(c.in.BeginMs) > 0, false},
 			{"params", len(t.GetParams()) > 0 && len(c.in.ParamsSize) > 0, false},
+			{"payload", t.GetPayload() != nil && len(c.in.ParamsSize) > 0, false},
 			{"idempotency_key", false, t.GetIdempotencyKey() != ""},
 		} {
 			if f.both || f.only {
@@ -203,10 +201,11 @@ func (c *chunkReader) readLine(t *lineTemplate, l *line) error {
 	if len(c.in.BeginMs) > 0 {
 		r.lineBegin(t, l)
 	}
-	if !paramsAreFine(l.params, c.tenant.ParamsBytes) {
-		if err := r.lineParams(l, c.tenant.ParamsBytes); err != nil {
-			return err
-		}
+	switch judgeParams(l.params, c.tenant.ParamsBytes) {
+	case paramsMalformed:
+		return invalid([]task.Fault{faultf("params", "those of line %d are not a message Params in the form of this service: entries in the order of their keys, then the payload", l.at)})
+	case paramsBreakRule:
+		r.lineParams(l.params, c.tenant.ParamsBytes)
 	}
 	if l.key != nil {
 		r.lineKey(t, l)
@@ -278,69 +277,6 @@ func (r *reader) lineBegin(t *lineTemplate, l *line) {
 	}
 }
 
-// lineParams says what is wrong with params. It fails if they are not encoded as they should be.
-func (r *reader) lineParams(l *line, limit int) error {
-	params := map[string]string{}
-	last, rest := []byte(nil), l.params
-	for len(rest) > 0 {
-		k, v, size, ok := nextParam(rest)
-		if !ok || last != nil && bytes.Compare(last, k) >= 0 {
-			return invalid([]task.Fault{faultf("params", "those of line %d are not a message Params whose entries are in the order of their keys", l.at)})
-		}
-		params[string(k)], last, rest = string(v), k, rest[size:]
-	}
-	if len(params) > task.MaxParams {
-		r.unlessFaulty(faultf("params", "has %d entries; at most %d are allowed", len(params), task.MaxParams))
-	}
-	if f, ok := task.ParamsFault(params, limit); ok {
-		r.unlessFaulty(f)
-	}
-	return nil
-}
-
-// paramsAreFine reports whether params are encoded as they should be and break no rule.
-func paramsAreFine(wire []byte, limit int) bool {
-	total, n := 0, 0
-	var last []byte
-	for len(wire) > 0 {
-		k, v, size, ok := nextParam(wire)
-		if !ok || len(k) == 0 || len(k) > task.MaxParamKeyBytes || n > 0 && bytes.Compare(last, k) >= 0 || !isCleanText(k) || !isCleanText(v) {
-			return false
-		}
-		total, n, last, wire = total+len(k)+len(v), n+1, k, wire[size:]
-	}
-	return n <= task.MaxParams && total <= limit
-}
-
-// nextParam reads the first entry of encoded params, in the one form that [paramsWire] writes.
-func nextParam(wire []byte) (key, value []byte, size int, ok bool) {
-	const entry, first, second = 1<<3 | 2, 1<<3 | 2, 2<<3 | 2
-	body, n := tagged(wire, entry)
-	k, nk := tagged(body, first)
-	if n == 0 || nk == 0 {
-		return nil, nil, 0, false
-	}
-	v, nv := tagged(body[nk:], second)
-	if nv == 0 || nk+nv != len(body) {
-		return nil, nil, 0, false
-	}
-	return k, v, n, true
-}
-
-// tagged returns the content of a field of bytes with a tag of one byte, and the size of the field; 0:
-// there is none, or its length is not encoded in the shortest form.
-func tagged(wire []byte, tag byte) (content []byte, size int) {
-	if len(wire) < 2 || wire[0] != tag {
-		return nil, 0
-	}
-	length, n := binary.Uvarint(wire[1:])
-	if n <= 0 || n > 1 && wire[n] == 0 || length > uint64(len(wire)-1-n) {
-		return nil, 0
-	}
-	end := 1 + n + int(length)
-	return wire[1+n : end], end
-}
-
 // lineKey judges an idempotency_key.
 func (r *reader) lineKey(t *lineTemplate, l *line) {
 	if f := keyFault(string(l.key)); f != nil {
@@ -408,6 +344,3 @@ func (c *chunkReader) answer(done *task.ChunkResult) *perceptorv1.WriteImportRes
 	}
 	return out
 }
-
-// isCleanText reports whether a key or a value is UTF-8 without NUL.
-func isCleanText(b []byte) bool { return utf8.Valid(b) && bytes.IndexByte(b, 0) < 0 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -30,11 +31,12 @@ func chunkOf(tasks ...*perceptorv1.Task) *perceptorv1.ImportChunk {
 		if t.BeginTime != nil {
 			begin = t.BeginTime.AsTime().UnixMilli()
 		}
-		params := paramsWire(t.Params)
+		payload := (&reader{}).payload("payload", t.Payload)
+		params := paramsWire(t.Params, payload)
 		c.BeginMs = append(c.BeginMs, begin-last)
 		c.ParamsSize, c.Params = append(c.ParamsSize, uint32(len(params))), append(c.Params, params...)
 		c.KeySize, c.Keys = append(c.KeySize, uint32(len(t.IdempotencyKey))), append(c.Keys, t.IdempotencyKey...)
-		last, t.BeginTime, t.Params, t.IdempotencyKey = begin, nil, nil, ""
+		last, t.BeginTime, t.Params, t.Payload, t.IdempotencyKey = begin, nil, nil, nil, ""
 		c.Template, c.Templates = append(c.Template, uint32(i)), append(c.Templates, t)
 	}
 	return c
@@ -73,6 +75,13 @@ func oddTask(rng *rand.Rand) *perceptorv1.Task {
 		},
 		func() { t.IdempotencyKey = "k\x01" },
 		func() { t.IdempotencyKey = strings.Repeat("k", 127+rng.IntN(4)) },
+		func() { t.Payload = &perceptorv1.Payload{Data: []byte("hello")} },
+		func() { t.Payload = &perceptorv1.Payload{Data: []byte(`{"a":1}`), ContentType: "application/json"} },
+		func() { t.Payload = &perceptorv1.Payload{Data: []byte(`{"a":`), ContentType: "application/json"} },
+		func() { t.Payload = &perceptorv1.Payload{Data: []byte("x"), ContentType: "text"} },
+		func() { t.Payload = &perceptorv1.Payload{Data: bytes.Repeat([]byte("x"), 900+rng.IntN(200))} },
+		func() { t.Payload = &perceptorv1.Payload{} },
+		func() { t.Overlap = perceptorv1.Task_Overlap_Policy(rng.IntN(5)) },
 		func() { t.Type = 9 },
 		func() { t.MaxCount = -1 },
 		func() { t.Spread = durationpb.New(time.Duration(rng.IntN(90)) * time.Second) },
@@ -135,7 +144,7 @@ func TestALineIsJudgedLikeTheTaskOfAnAdd(t *testing.T) {
 
 // ofParams returns the same field for all faults of params: of several, either way tells any.
 func ofParams(field string) string {
-	if strings.HasPrefix(field, "params") {
+	if strings.HasPrefix(field, "params") || field == "payload" {
 		return "params"
 	}
 	return field
@@ -151,7 +160,7 @@ func sameSpec(t *testing.T, in *perceptorv1.Task, want *task.Spec, out *task.Imp
 		t.Fatalf("%v: the hash of the body differs from that of an add", in)
 	}
 	w := *want
-	w.Params, s.Params, w.Calendar, s.Calendar = nil, nil, nil, nil
+	w.Params, s.Params, w.Payload, s.Payload, w.Calendar, s.Calendar = nil, nil, nil, nil, nil, nil
 	if string(task.Seal(&w.Terms, &w.Origin)) != string(task.Seal(&s.Terms, &s.Origin)) || w.Begin != s.Begin || w.End != s.End || w.Kind != s.Kind || string(w.ParamsWire) != string(s.ParamsWire) {
 		t.Fatalf("%v:\nan add stores %+v\na chunk stores %+v", in, w, s)
 	}
@@ -208,12 +217,12 @@ func statusFaults(err error) (fields []string) {
 
 // TestParamsThatAreEncodedInAnotherWayAreRefused: the bytes are stored as they are.
 func TestParamsThatAreEncodedInAnotherWayAreRefused(t *testing.T) {
-	good := paramsWire(map[string]string{"a": "1", "b": ""})
+	good := paramsWire(map[string]string{"a": "1", "b": ""}, &task.Payload{Data: []byte("x"), ContentType: "text/plain"})
 	entry := func(parts ...string) []byte {
 		body := strings.Join(parts, "")
 		return append([]byte{0x0a, byte(len(body))}, body...)
 	}
-	if !paramsAreFine(good, 100) {
+	if judgeParams(good, 100) != paramsFine {
 		t.Fatal("params as an add stores them are not fine")
 	}
 	for name, wire := range map[string][]byte{
@@ -222,7 +231,10 @@ func TestParamsThatAreEncodedInAnotherWayAreRefused(t *testing.T) {
 		"value first":        entry("\x12\x011", "\x0a\x01a"),
 		"no value":           entry("\x0a\x01a"),
 		"another field":      entry("\x0a\x01a", "\x12\x00", "\x1a\x00"),
-		"of another message": {0x12, 0x00},
+		"of another message": {0x22, 0x00},
+		"type alone":         {0x1a, 0x03, 'a', '/', 'b'},
+		"the default type":   append([]byte{0x12, 0x01, 'x', 0x1a, byte(len(task.DefaultContentType))}, task.DefaultContentType...),
+		"payload first":      append([]byte{0x12, 0x01, 'x'}, entry("\x0a\x01a", "\x12\x00")...),
 		"a long length":      {0x0a, 0x85, 0x00, 0x0a, 0x01, 'a', 0x12, 0x00},
 		"cut":                good[:len(good)-1],
 	} {
@@ -253,15 +265,22 @@ func TestAStateElsewhereThatCannotBeIsRejected(t *testing.T) {
 
 // FuzzNextParam: whatever is accepted is encoded again as it was.
 func FuzzNextParam(f *testing.F) {
-	f.Add(paramsWire(map[string]string{"a": "1", "b": strings.Repeat("x", 200)}))
+	f.Add(paramsWire(map[string]string{"a": "1", "b": strings.Repeat("x", 200)}, &task.Payload{Data: []byte("{}"), ContentType: "application/json"}))
 	f.Add([]byte{0x0a, 0x85, 0x00, 0x0a, 0x01, 'a', 0x12, 0x00})
 	f.Fuzz(func(t *testing.T, wire []byte) {
-		if !paramsAreFine(wire, 1000) {
+		if judgeParams(wire, 1000) != paramsFine {
 			return
 		}
 		var p perceptorv1.Params
-		if err := proto.Unmarshal(wire, &p); err != nil || string(paramsWire(p.Entries)) != string(wire) {
-			t.Errorf("%x is accepted, and encoded again as %x (%v)", wire, paramsWire(p.Entries), err)
+		if err := proto.Unmarshal(wire, &p); err != nil {
+			t.Fatalf("%x is accepted: %v", wire, err)
+		}
+		var payload *task.Payload
+		if len(p.Payload) > 0 {
+			payload = &task.Payload{Data: p.Payload, ContentType: p.ContentType}
+		}
+		if again := paramsWire(p.Entries, payload); string(again) != string(wire) {
+			t.Errorf("%x is accepted, and encoded again as %x", wire, again)
 		}
 	})
 }
@@ -272,7 +291,7 @@ func BenchmarkChunk(b *testing.B) {
 	const n = 100_000
 	c := &perceptorv1.ImportChunk{Number: 1, LineCount: n, Templates: []*perceptorv1.Task{{Kind: "order.remind", Type: 1}}}
 	for i := range n {
-		params := paramsWire(map[string]string{"order_id": fmt.Sprint("A", 100000+i), "customer": fmt.Sprintf("c%d@example.com", i*7), "text": "please remember the milk"})
+		params := paramsWire(map[string]string{"order_id": fmt.Sprint("A", 100000+i), "customer": fmt.Sprintf("c%d@example.com", i*7), "text": "please remember the milk"}, nil)
 		c.BeginMs = append(c.BeginMs, int64(binary.BigEndian.Uint16([]byte{byte(i), byte(i * 7)})))
 		c.ParamsSize, c.Params = append(c.ParamsSize, uint32(len(params))), append(c.Params, params...)
 	}

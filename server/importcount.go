@@ -40,7 +40,7 @@ func countChunk(wire []byte) error {
 				return err
 			}
 		case field.Message() == taskOfChunk:
-			if templates++; templates > task.MaxChunkTemplates || countEntries(taskOfChunk, content, &entries) != nil {
+			if templates++; templates > task.MaxChunkTemplates || countEntries(taskOfChunk, content, &entries, maxNesting) != nil {
 				return errChunkLists
 			}
 		case field.IsList():
