@@ -331,6 +331,10 @@ func (c *heldChunk) store() error {
 	if err != nil {
 		return err
 	}
+	if err := admittedStill(w.stream.Context()); err != nil {
+		place.end(0)
+		return err
+	}
 	// A chunk that is being stored is stored to its end when the caller leaves.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.stream.Context()), storeWithin)
 	defer cancel()

@@ -103,9 +103,20 @@ type stream struct {
 	admitted atomic.Int64
 }
 
+type streamKey struct{}
+
 // Context implements [grpc.ServerStream]. It has the identity as of the last check.
 func (s *stream) Context() context.Context {
-	return context.WithValue(s.ctx, identityKey{}, s.who.Load())
+	return context.WithValue(context.WithValue(s.ctx, streamKey{}, s), identityKey{}, s.who.Load())
+}
+
+// admittedStill checks the credentials of the stream with this context again. A method calls it
+// before it stores what has waited since it was received: the tenant may be deleted meanwhile.
+func admittedStill(ctx context.Context) error {
+	if s, ok := ctx.Value(streamKey{}).(*stream); ok {
+		return s.admit()
+	}
+	return nil
 }
 
 // admit checks the credentials, unless that was done just now.
