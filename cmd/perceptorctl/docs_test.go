@@ -49,7 +49,7 @@ func missing(line string) string {
 		}
 		cmd, words = cmd.Commands()[i], words[1:]
 	}
-	if cmd.HasSubCommands() && len(words) > 0 && !strings.HasPrefix(words[0], "-") {
+	if cmd.HasSubCommands() && len(words) > 0 && !strings.HasPrefix(words[0], "-") && cmd.ValidateArgs(words) != nil {
 		return "there is no command " + words[0]
 	}
 	for _, word := range words {

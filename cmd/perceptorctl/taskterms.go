@@ -34,7 +34,14 @@ type addFlags struct {
 	update bool
 }
 
+// flags adds the flags of a task, which may also be in a file.
 func (a *addFlags) flags(cmd *cobra.Command) {
+	a.termFlags(cmd)
+	cmd.Flags().StringVar(&a.file, "file", "", "file with a task in JSON, instead of the other flags; - for standard input")
+}
+
+// termFlags adds the flags of the terms and params of a task.
+func (a *addFlags) termFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&a.task.Kind, "kind", "", "name of the handler")
@@ -57,7 +64,6 @@ func (a *addFlags) flags(cmd *cobra.Command) {
 	f.Float64Var(&a.jitter, "jitter", 0, "random share added to each wait, 0 to 1 (default 0.1)")
 	f.BoolVar(&a.task.StopOnFailure, "stop-on-failure", false, "end the task as FAILED when a run becomes dead")
 	duration.Var(f, &a.retention, "retention", 0, "how long the finished task is kept (default: the tenant's)")
-	f.StringVar(&a.file, "file", "", "file with a task in JSON, instead of the other flags; - for standard input")
 	f.StringArrayVar(&a.tags, "tag", nil, "tag to find the task by; may be repeated")
 }
 

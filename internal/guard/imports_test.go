@@ -86,6 +86,10 @@ var imports = []rule{
 	{"client/outbox", []string{"client", "proto/perceptor/v1", "store/statement", "task"}},
 	{"examples/...", []string{"assign", "assign/loop", "client", "client/outbox", "examples/..."}},
 
+	// Tasks from files and tables into the API.
+	{"transfer", []string{"forecast", "internal/duration", "proto/perceptor/v1", "schedule", "task"}},
+	{"transfer/upload", []string{"proto/perceptor/v1", "transfer"}},
+
 	// What is around the parts and knows none of them.
 	{"internal/config", []string{"internal/duration"}},
 	{"internal/certs", nil},
@@ -117,7 +121,7 @@ var imports = []rule{
 		"internal/app", "internal/config", "internal/telemetry", "internal/testenv", "internal/virtualclock",
 	}},
 	{"cmd/perceptorctl", []string{
-		"assign", "client", "client/outbox", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task",
+		"assign", "client", "client/outbox", "forecast", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task", "transfer", "transfer/upload",
 		"internal/app", "internal/cli", "internal/config", "internal/duration", "internal/payload", "internal/telemetry",
 	}},
 	{"cmd/...", []string{
@@ -141,7 +145,7 @@ var modules = []struct {
 	path string
 	by   []string
 }{
-	{"github.com/jackc/pgx/", []string{"client/outbox", "cmd/perceptorctl", "examples/orders", "migrations", "store/...", "internal/testenv", "loadtest/..."}},
+	{"github.com/jackc/pgx/", []string{"client/outbox", "cmd/perceptorctl", "examples/orders", "migrations", "store/...", "transfer", "internal/testenv", "loadtest/..."}},
 	{"github.com/pressly/goose/", []string{"migrations"}},
 	{"github.com/go-zookeeper/zk", []string{"assign", "cmd/perceptorctl", "loadtest/assign"}},
 	{"github.com/segmentio/kafka-go", []string{"client", "delivery", "internal/app", "internal/kafkalogin", "internal/testenv"}},
@@ -149,8 +153,9 @@ var modules = []struct {
 	{"github.com/prometheus/", []string{"internal/app", "internal/dev", "internal/telemetry", "internal/virtualtest"}},
 	{"github.com/spf13/cobra", []string{"cmd/...", "internal/cli", "loadtest/..."}},
 	{"google.golang.org/grpc", []string{
-		"client/...", "cmd/perceptorctl", "console", "internal/app", "internal/tracing", "loadtest/...", "proto/perceptor/v1", "server/...",
+		"client/...", "cmd/perceptorctl", "console", "internal/app", "internal/tracing", "loadtest/...", "proto/perceptor/v1", "server/...", "transfer/upload",
 	}},
+	{"github.com/parquet-go/", []string{"transfer", "loadtest/imports"}},
 	{"golang.org/x/oauth2", []string{"internal/oidc"}},
 	{"go.opentelemetry.io/otel/sdk", []string{"internal/tracing"}},
 	{"go.opentelemetry.io/otel/exporters/", []string{"internal/tracing"}},

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/perceptor/perceptor/forecast"
+	"github.com/perceptor/perceptor/internal/cli"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/transfer"
+)
+
+// The rates at which lines are stored if all runs on few cores: with and without keys.
+const (
+	expectedRate      = 300_000
+	expectedKeyedRate = 50_000
+)
+
+// planned prints what an import will take. It returns nil for an input that can be read only once.
+func (o *importOptions) planned(cmd *cobra.Command) (*transfer.Plan, error) {
+	say := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...) }
+	if o.Query != "" || o.stdin() {
+		say("plan: how many lines there are is not known before they are read")
+		return nil, nil
+	}
+	t, err := o.files(cmd, nil)
+	if err != nil {
+		return nil, err
+	}
+	p, err := transfer.NewPlan(cmd.Context(), o.Files, t)
+	if err != nil {
+		return nil, cli.Usagef("%v", err)
+	}
+	about := "about "
+	if p.Exact {
+		about = ""
+	}
+	say("plan: %d files, %s: %s%d lines", p.Files, sizeText(p.Bytes), about, p.Lines)
+	if o.dryRun {
+		say("      nothing is stored (--dry-run)")
+		return p, nil
+	}
+	rate := int64(expectedRate)
+	if p.Keys {
+		rate = expectedKeyedRate
+	}
+	if o.rate > 0 {
+		rate = min(rate, int64(o.rate))
+	}
+	say("      on disk about %s on all servers together, and for a while as much again in the log; whether they have the space is not known here", sizeText(p.DiskBytes()))
+	say("      time about %s at %d lines per second", (time.Duration(p.Lines) * time.Second / time.Duration(rate)).Round(time.Second), rate)
+	return p, nil
+}
+
+// sizeText writes a number of bytes.
+func sizeText(n int64) string {
+	switch {
+	case n >= 1e9:
+		return fmt.Sprintf("%.1f GB", float64(n)/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
+// importResult is the result of import in JSON.
+type importResult struct {
+	Import json.RawMessage `json:"import"`
+	// UnreadableCount is the number of lines that could not be read. They are not in the import.
+	UnreadableCount int64          `json:"unreadableCount,string"`
+	RejectFile      string         `json:"rejectFile,omitempty"`
+	Forecast        []forecastHour `json:"forecast,omitempty"`
+}
+
+// forecastHour is how many runs fall due in an hour, or a day.
+type forecastHour struct {
+	StartTime time.Time `json:"startTime"`
+	Seconds   int64     `json:"seconds"`
+	Count     int64     `json:"count,string"`
+}
+
+// finished shows what an import did.
+func (i *importing) finished(done *perceptorv1.Import) error {
+	if i.dryRun { // nothing is stored, so nothing is counted there
+		done.LineCount, done.ChunkCount = i.lines.Load(), i.chunks.Load()
+		done.AddedCount, done.SkippedCount, done.UpdatedCount, done.RejectedCount = i.added.Load(), i.skipped.Load(), i.updated.Load(), i.rejects.remote
+	}
+	if err := i.showResult(done); err != nil {
+		return err
+	}
+	n := i.rejects.count()
+	if n == 0 {
+		return nil
+	}
+	if !i.dryRun {
+		fmt.Fprintf(i.cmd.ErrOrStderr(), "%d lines were rejected; they are in %s\n", n, i.rejects.name)
+		return nil
+	}
+	return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d lines would be rejected; they are in %s", n, i.rejects.name)}
+}
+
+func (i *importing) showResult(done *perceptorv1.Import) error {
+	var busiest []forecastHour
+	if i.load != nil {
+		busiest = busiestHours(i.load.Calendar())
+	}
+	if !i.c.structured() {
+		if err := importDetails(done).write(i.cmd.OutOrStdout()); err != nil || i.load == nil {
+			return err
+		}
+		return writeForecast(i.cmd, i.load.Calendar(), busiest)
+	}
+	text, err := protojson.Marshal(done)
+	if err != nil {
+		return err
+	}
+	r := importResult{Import: text, UnreadableCount: i.rejects.local, Forecast: busiest}
+	if i.rejects.count() > 0 {
+		r.RejectFile = i.rejects.name
+	}
+	return i.c.writeData(i.cmd, r)
+}
+
+// shownHours is how many of the busiest hours are shown.
+const shownHours = 10
+
+// busiestHours returns the busiest hours of the next week, and days of the next 90, the busiest first.
+func busiestHours(c *forecast.Calendar) (list []forecastHour) {
+	_, hours, days := c.Spans()
+	for _, part := range []struct {
+		spans []forecast.Span
+		width time.Duration
+	}{{hours, time.Hour}, {days, 24 * time.Hour}} {
+		var some []forecastHour
+		for _, s := range part.spans {
+			if n := s.Next + int64(s.Projected); n > 0 {
+				some = append(some, forecastHour{s.Begin.Time(), int64(part.width.Seconds()), n})
+			}
+		}
+		slices.SortStableFunc(some, func(a, b forecastHour) int { return cmp.Compare(b.Count, a.Count) })
+		list = append(list, some[:min(len(some), shownHours)]...)
+	}
+	return list
+}
+
+// writeForecast shows when the tasks of an import would fire.
+func writeForecast(cmd *cobra.Command, c *forecast.Calendar, busiest []forecastHour) error {
+	out := cmd.OutOrStdout()
+	fmt.Fprintf(out, "\n%d would fire at once, %d later than in 90 days\n", c.Due, c.Later)
+	for _, part := range []struct {
+		head  string
+		width int64
+	}{{"HOUR", 3600}, {"DAY", 86400}} {
+		t := &table{head: []string{"BUSIEST " + part.head, "RUNS", "PER SECOND"}}
+		for _, h := range busiest {
+			if h.Seconds == part.width {
+				t.add(h.StartTime.Format(time.RFC3339), strconv.FormatInt(h.Count, 10), fmt.Sprintf("%.1f", float64(h.Count)/float64(h.Seconds)))
+			}
+		}
+		if len(t.rows) > 0 {
+			fmt.Fprintln(out)
+			if err := t.write(out); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
