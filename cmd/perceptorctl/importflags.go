@@ -125,7 +125,7 @@ func (i *importFlags) read(cmd *cobra.Command, args []string) (*importOptions, e
 	if err := i.check(); err != nil {
 		return nil, err
 	}
-	o.Unit = units[i.unit]
+	o.Unit, o.RejectFile = units[i.unit], i.run.rejectFile
 	o.onConflict = perceptorv1.Import_OnConflict(perceptorv1.Import_OnConflict_value[strings.ToUpper(i.onConflict)])
 	if o.Dialect, err = i.dialect(); err != nil {
 		return nil, err
