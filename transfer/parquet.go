@@ -287,12 +287,12 @@ func (s *parquetSource) read(l *Line) error {
 		default:
 			err = s.readCell(i, c)
 		}
-		var f *Fault
-		switch {
-		case errors.As(err, &f):
+		if err != nil {
+			var f *Fault
+			if !errors.As(err, &f) {
+				return fmt.Errorf("column %q: %w", c.name, err)
+			}
 			fault = f
-		case err != nil:
-			return fmt.Errorf("column %q: %w", c.name, err)
 		}
 	}
 	if fault != nil {

@@ -121,6 +121,10 @@ func (c *parquetColumn) release() {
 
 // next returns the next value. What it refers to is valid until the next call.
 func (c *parquetColumn) next() (parquet.Value, error) {
+	if c.at < c.n {
+		c.at++
+		return c.batch[c.at-1], nil
+	}
 	v, ok, err := c.peek()
 	if err != nil {
 		return v, err
