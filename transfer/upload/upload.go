@@ -30,7 +30,7 @@ const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 5 * time.Second
 	// longestYield bounds the pause that the service may ask for after a chunk.
-	longestYield = time.Minute
+	longestYield = time.Hour
 )
 
 // Config says how chunks are sent. Zero values are defaults.

@@ -1,0 +1,569 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/dev"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// shell runs commands in this process against an installation.
+type shell struct {
+	at    dev.Info
+	dir   string
+	stdin io.Reader
+}
+
+// result is what a command has said.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+func (s *shell) run(t *testing.T, args ...string) result {
+	t.Helper()
+	var out, errs bytes.Buffer
+	root := newCommand()
+	root.SetArgs(append([]string{"--address", s.at.GRPC, "--token-file", filepath.Join(s.dir, "token")}, args...))
+	root.SetOut(&out)
+	root.SetErr(&errs)
+	if s.stdin != nil {
+		root.SetIn(s.stdin)
+	}
+	return result{cli.Run(t.Context(), root), out.String(), errs.String()}
+}
+
+// imports runs an import that must end with a code, and returns its result.
+func (s *shell) imports(t *testing.T, code int, args ...string) (r result, i *imported) {
+	t.Helper()
+	r = s.run(t, append([]string{"-o", "json", "import", "--reject-file", filepath.Join(s.dir, "rejects")}, args...)...)
+	if r.code != code {
+		t.Fatalf("import %v ended with %d, want %d: %s%s", args, r.code, code, r.stdout, r.stderr)
+	}
+	i = &imported{}
+	if r.stdout != "" {
+		if err := json.Unmarshal([]byte(r.stdout), i); err != nil {
+			t.Fatalf("%s: %v", r.stdout, err)
+		}
+	}
+	return r, i
+}
+
+// imported is the result of an import in JSON.
+type imported struct {
+	Import struct {
+		ID, State, LineCount, AddedCount, SkippedCount, UpdatedCount, RejectedCount, ChunkCount, RemovedCount string
+	}
+	UnreadableCount, RejectFile string
+	Forecast                    []struct {
+		StartTime time.Time
+		Seconds   int
+		Count     string
+	}
+}
+
+func (s *shell) file(t *testing.T, name string, content []byte) string {
+	t.Helper()
+	name = filepath.Join(s.dir, name)
+	if err := os.WriteFile(name, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// tasks returns the tasks of a kind by one of their params.
+func (s *shell) tasks(t *testing.T, kind, param string) map[string]*perceptorv1.Task {
+	t.Helper()
+	conn, err := grpc.NewClient(s.at.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // nothing depends on it
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+s.at.Token)
+	all, token := map[string]*perceptorv1.Task{}, ""
+	for {
+		page, err := perceptorv1.NewTaskServiceClient(conn).ListTasks(ctx, &perceptorv1.ListTasksRequest{Kind: kind, PageSize: 1000, PageToken: token, Complete: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range page.Tasks {
+			if all[x.Params[param]] != nil {
+				t.Errorf("the task with %s %q is there twice", param, x.Params[param])
+			}
+			all[x.Params[param]] = x
+		}
+		if token = page.NextPageToken; token == "" {
+			return all
+		}
+	}
+}
+
+// TestImports runs imports of all kinds against a whole installation.
+func TestImports(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole installation; make test runs it")
+	}
+	s := &shell{at: installation(t), dir: t.TempDir()}
+	s.file(t, "token", []byte(s.at.Token))
+	for name, test := range map[string]func(*testing.T, *shell){
+		"every format":                         testFormats,
+		"a query":                              testQuery,
+		"rejected lines have their position":   testRejects,
+		"too many rejected lines":              testMaxRejects,
+		"keys that exist":                      testConflicts,
+		"a dry run":                            testDryRun,
+		"a killed import":                      testKilled,
+		"an import that was interrupted":       testChanged,
+		"a rollback":                           testRollback,
+		"how far tasks have come":              testRestore,
+		"files that cannot be imported at all": testNonsense,
+		"an import is not begun by mistake":    testUsage,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, &shell{at: s.at, dir: s.copy(t)}) })
+	}
+}
+
+// copy returns a folder of its own with the token.
+func (s *shell) copy(t *testing.T) string {
+	t.Helper()
+	c := &shell{dir: t.TempDir()}
+	c.file(t, "token", []byte(s.at.Token))
+	return c.dir
+}
+
+// csvLines returns lines of tasks far ahead, with numbers in the param n.
+func csvLines(from, n int) []byte {
+	b := []byte("type,begin_time,params.n,max_count\n")
+	for i := range n {
+		b = fmt.Appendf(b, "ONE_SHOT,2031-01-01T00:%02d:%02d.%03dZ,%d,1\n", i/60%60, i%60, i%1000, from+i)
+	}
+	return b
+}
+
+func testFormats(t *testing.T, s *shell) {
+	const n = 250
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	z.Write(csvLines(0, n)) //nolint:errcheck // a buffer takes all
+	z.Close()               //nolint:errcheck // a buffer takes all
+	std, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []byte
+	type row struct {
+		Type   string            `parquet:"type"`
+		Begin  time.Time         `parquet:"begin_time,timestamp(millisecond)"`
+		Params map[string]string `parquet:"params"`
+	}
+	var rows []row
+	at := time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i := range n {
+		begin := at.Add(time.Duration(i)*time.Second + time.Duration(i%1000)*time.Millisecond)
+		lines = fmt.Appendf(lines, "{\"type\":\"ONE_SHOT\",\"beginTime\":%q,\"params\":{\"n\":\"%d\"}}\n", begin.Format(time.RFC3339Nano), i)
+		rows = append(rows, row{"ONE_SHOT", begin, map[string]string{"n": strconv.Itoa(i)}})
+	}
+	var columns bytes.Buffer
+	w := parquet.NewGenericWriter[row](&columns)
+	w.Write(rows) //nolint:errcheck // Close returns it
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.file(t, "parts-1.csv", csvLines(0, 100))
+	s.file(t, "parts-2.csv", csvLines(100, 150))
+	for kind, args := range map[string][]string{
+		"csv":     {s.file(t, "a.csv", csvLines(0, n))},
+		"gzip":    {s.file(t, "a.csv.gz", packed.Bytes())},
+		"zstd":    {s.file(t, "a.jsonl.zst", std.EncodeAll(lines, nil))},
+		"jsonl":   {s.file(t, "a.jsonl", lines)},
+		"parquet": {s.file(t, "a.parquet", columns.Bytes())},
+		"glob":    {filepath.Join(s.dir, "parts-*.csv")},
+		"stdin":   {"-", "--format", "csv"},
+	} {
+		s.stdin = bytes.NewReader(csvLines(0, n))
+		_, i := s.imports(t, 0, append(args, "--kind", kind, "--chunk-lines", "99", "--ack-timeout", "7m", "--tag", "nightly")...)
+		if i.Import.AddedCount != "250" || i.Import.State != "FINISHED" || i.Import.ChunkCount != "3" {
+			t.Errorf("%s: the result is %+v", kind, i)
+		}
+		all := s.tasks(t, kind, "n")
+		if len(all) != n {
+			t.Errorf("%s: %d tasks, want %d", kind, len(all), n)
+		}
+		for i, r := range rows {
+			x := all[strconv.Itoa(i)]
+			if x == nil || !x.BeginTime.AsTime().Equal(r.Begin) || x.AckTimeout.Seconds != 420 || len(x.Tags) != 1 || x.Type != perceptorv1.Task_ONE_SHOT {
+				t.Fatalf("%s: task %d is %v", kind, i, x)
+			}
+		}
+	}
+}
+
+func testQuery(t *testing.T, s *shell) {
+	const query = "SELECT 'query' AS kind, 'NON_BLOCKING' AS type, n::text AS \"params.n\", timestamptz '2031-01-01 00:00:00+02' + n * interval '1 s' AS begin_time, " +
+		"interval '1 day 2 hours' AS interval, ARRAY['a', 'b'] AS tags, n > 5 AS stop_on_failure, NULL::int AS max_count FROM generate_series(1, 12000) n ORDER BY n;"
+	_, i := s.imports(t, 0, "--from-sql", s.at.Postgres, query, "--chunk-lines", "5000")
+	if i.Import.AddedCount != "12000" {
+		t.Errorf("the result is %+v", i)
+	}
+	all := s.tasks(t, "query", "n")
+	x := all["7"]
+	if len(all) != 12000 || x.GetInterval().GetSeconds() != 26*3600 || len(x.Tags) != 2 || !x.StopOnFailure || x.BeginTime.AsTime().Format(time.RFC3339) != "2030-12-31T22:00:07Z" {
+		t.Errorf("%d tasks, one is %v", len(all), x)
+	}
+	for query, want := range map[string]string{
+		"SELECT 1 AS wrong":    `no field has the name of column \"wrong\"`,
+		"SELECT":               "no column is the kind",
+		"SELECT 1; SELECT 2":   "run the query",
+		"SELECT missing":       "missing",
+		"DELETE FROM pg_class": "run the query",
+	} {
+		if r, _ := s.imports(t, 1, "--from-sql", s.at.Postgres, query); !strings.Contains(strings.ReplaceAll(r.stderr, `"`, `\"`), want) {
+			t.Errorf("%s: %s", query, r.stderr)
+		}
+	}
+}
+
+func (s *shell) rejected(t *testing.T) (all []reject) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.dir, "rejects"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var r reject
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		r.File = filepath.Base(r.File)
+		all = append(all, r)
+	}
+	return all
+}
+
+func testRejects(t *testing.T, s *shell) {
+	text := "kind,type,when,interval,params.n\n" +
+		"rej,BLOCKING,2031-01-01T00:00:00Z,1m,1\n" + // line 2
+		"rej,BLOCKING,2031-01-01T00:00:00Z,1ms,2\n" + // too short for the service
+		"rej,BLOCKING,never,1m,3\n" +
+		"rej,BLOCKING,2031-01-01T00:00:00Z,1m\n" +
+		"rej,BLOCKING,2031-01-01T00:00:00Z,1m,6\n" +
+		"rej,BLOCKING,2031-01-01T00:00:00Z,1m,\x00\n"
+	name := s.file(t, "a.csv", []byte(text))
+	_, i := s.imports(t, 0, name, "--map", "when=begin_time")
+	if i.Import.AddedCount != "2" || i.Import.RejectedCount != "2" || i.UnreadableCount != "2" {
+		t.Errorf("the result is %+v", i)
+	}
+	want := map[int64]reject{
+		3: {Column: "interval", Field: "interval", Value: "1ms", Rule: "1ms is not between"},
+		4: {Column: "when", Field: "begin_time", Value: "never", Rule: "is not an instant"},
+		5: {Rule: "the line has 4 columns, and the header has 5", Value: "rej,BLOCKING,2031-01-01T00:00:00Z,1m"},
+		7: {Column: "params.n", Field: `params["n"]`, Value: "\x00", Rule: "NUL"},
+	}
+	all := s.rejected(t)
+	for _, r := range all {
+		w := want[r.Line]
+		if r.File != "a.csv" || r.Column != w.Column || r.Field != w.Field || r.Value != w.Value || !strings.Contains(r.Rule, w.Rule) {
+			t.Errorf("rejected %+v, want %+v", r, w)
+		}
+	}
+	if len(all) != len(want) {
+		t.Errorf("%d lines are rejected, want %d", len(all), len(want))
+	}
+	info, err := os.Stat(filepath.Join(s.dir, "rejects"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the reject file has the mode %v, %v", info.Mode(), err)
+	}
+	s.imports(t, 0, name, "--map", "when=begin_time", "--redact")
+	for _, r := range s.rejected(t) {
+		if r.Value != "" || strings.Contains(r.Rule, "1ms is") {
+			t.Errorf("the value is in %+v", r)
+		}
+	}
+}
+
+var importNumber = regexp.MustCompile(`import (\d+)`)
+
+// idIn returns the id of the import that a command has named.
+func idIn(t *testing.T, text string) string {
+	t.Helper()
+	m := importNumber.FindStringSubmatch(text)
+	if m == nil {
+		t.Fatalf("no import is named in %s", text)
+	}
+	return m[1]
+}
+
+func testMaxRejects(t *testing.T, s *shell) {
+	text := csvLines(0, 50)
+	for range 20 {
+		text = append(text, "bad\n"...)
+	}
+	text = append(text, csvLines(50, 10)[len("type,begin_time,params.n,max_count\n"):]...)
+	name := s.file(t, "a.csv", text)
+	r, _ := s.imports(t, 1, name, "--kind", "maxed", "--max-rejects", "10", "--chunk-lines", "20")
+	if !strings.Contains(r.stderr, "more than 10 rejected lines") {
+		t.Errorf("it says %s", r.stderr)
+	}
+	id := idIn(t, r.stderr)
+	_, i := s.imports(t, 0, "resume", id, "--max-rejects", "0")
+	if all := s.tasks(t, "maxed", "n"); len(all) != 60 || i.Import.AddedCount != "60" || i.UnreadableCount != "20" {
+		t.Errorf("%d tasks; the result is %+v", len(all), i)
+	}
+	if n := len(s.rejected(t)); n != 20 {
+		t.Errorf("%d lines are in the reject file, want 20, each once", n)
+	}
+}
+
+func testConflicts(t *testing.T, s *shell) {
+	at := func(key, when string) string {
+		return "conflict,ONE_SHOT,2031-01-01T" + when + "Z," + key + "," + key + "\n"
+	}
+	head := "kind,type,begin_time,idempotency_key,params.k\n"
+	first := s.file(t, "a.csv", []byte(head+at("a", "00:00:00")+at("b", "00:00:00")))
+	second := s.file(t, "b.csv", []byte(head+at("b", "01:00:00")+at("c", "01:00:00")+at("a", "00:00:00")))
+	hour := func(key string) int { return s.tasks(t, "conflict", "k")[key].GetBeginTime().AsTime().Hour() }
+	s.imports(t, 0, first)
+	_, i := s.imports(t, 0, second)
+	if i.Import.AddedCount != "1" || i.Import.SkippedCount != "2" || hour("b") != 0 || hour("c") != 1 {
+		t.Errorf("skip: the result is %+v", i)
+	}
+	_, i = s.imports(t, 0, second, "--on-conflict", "update")
+	if i.Import.AddedCount != "0" || hour("b") != 1 {
+		t.Errorf("update: the result is %+v, and b begins at %d h", i, hour("b"))
+	}
+	third := s.file(t, "c.csv", []byte(head+at("a", "00:00:00")+at("b", "02:00:00")))
+	_, i = s.imports(t, 0, third, "--on-conflict", "fail")
+	if i.Import.RejectedCount != "1" || i.Import.SkippedCount != "1" || hour("b") != 1 {
+		t.Errorf("fail: the result is %+v", i)
+	}
+	if all := s.rejected(t); len(all) != 1 || all[0].Line != 3 {
+		t.Errorf("rejected: %+v", all)
+	}
+}
+
+func testDryRun(t *testing.T, s *shell) {
+	var text []byte
+	for i := range 100 {
+		text = fmt.Appendf(text, "{\"kind\":\"dry\",\"type\":\"NON_BLOCKING\",\"interval\":\"86400s\",\"beginTime\":%q}\n", time.Now().Add(50*time.Hour).Truncate(time.Hour).Add(time.Duration(i)*time.Second).Format(time.RFC3339))
+	}
+	name := s.file(t, "a.jsonl", text)
+	_, i := s.imports(t, 0, name, "--dry-run")
+	if i.Import.AddedCount != "100" || len(i.Forecast) == 0 || i.Forecast[0].Count != "100" || i.Forecast[0].Seconds != 3600 {
+		t.Errorf("the result is %+v", i)
+	}
+	if all := s.tasks(t, "dry", "n"); len(all) != 0 {
+		t.Errorf("a dry run has stored %d tasks", len(all))
+	}
+	r := s.run(t, "import", name, "--dry-run")
+	if r.code != 0 || !strings.Contains(r.stdout, "BUSIEST HOUR") || !strings.Contains(r.stdout, "(dry run)") {
+		t.Errorf("it ends with %d and says %s%s", r.code, r.stdout, r.stderr)
+	}
+	name = s.file(t, "b.jsonl", append(text, "{\"kind\":\"dry\"}\n"...))
+	if r, i := s.imports(t, 1, name, "--dry-run"); i.Import.RejectedCount != "1" || !strings.Contains(r.stderr, "1 lines would be rejected") {
+		t.Errorf("the result is %+v, %s", i, r.stderr)
+	}
+}
+
+// program starts perceptorctl as a process.
+func (s *shell) program(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"--address", s.at.GRPC, "--token-file", filepath.Join(s.dir, "token")}, args...)...)
+	cmd.Env = append(os.Environ(), mainVariable+"=1")
+	cmd.Dir = s.dir
+	var said bytes.Buffer
+	cmd.Stderr, cmd.Stdout = &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, &said
+}
+
+// newest returns the newest import.
+func (s *shell) newest(t *testing.T) (id string, chunks int) {
+	t.Helper()
+	r := s.run(t, "import", "list", "-o", "json", "--limit", "1")
+	var page struct {
+		Imports []struct{ ID, ChunkCount string }
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &page); err != nil || len(page.Imports) == 0 {
+		return "", 0
+	}
+	chunks, _ = strconv.Atoi(page.Imports[0].ChunkCount)
+	return page.Imports[0].ID, chunks
+}
+
+func testKilled(t *testing.T, s *shell) {
+	const n = 30_000
+	text := csvLines(0, n)
+	text = bytes.Replace(text, []byte(",20000,1\n"), []byte(",20000,many\n"), 1) // cannot be read
+	text = bytes.Replace(text, []byte(",29000,1\n"), []byte(",29000,7\n"), 1)    // the service rejects it
+	text = bytes.Replace(text, []byte(",100,1\n"), []byte(",100,7\n"), 1)
+	name := s.file(t, "a.csv", text)
+	before, _ := s.newest(t)
+	rate := []string{"import", name, "--kind", "killed", "--chunk-lines", "250", "--rate", "5000"}
+	cmd, said := s.program(t, rate...)
+	id := ""
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		now, chunks := s.newest(t)
+		if now != before && chunks >= 5 {
+			id = now
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no chunk is stored: %s", said)
+		}
+	}
+	cmd.Process.Kill() //nolint:errcheck // Wait tells
+	if err := cmd.Wait(); err == nil {
+		t.Fatal("the import ended before it was killed")
+	}
+	_, i := s.imports(t, 0, "resume", id)
+	if i.Import.AddedCount != strconv.Itoa(n-3) || i.Import.State != "FINISHED" || i.Import.RejectedCount != "2" || i.UnreadableCount != "1" {
+		t.Errorf("the result is %+v", i)
+	}
+	all := s.tasks(t, "killed", "n")
+	if len(all) != n-3 {
+		t.Errorf("%d tasks, want %d", len(all), n-3)
+	}
+	for k := range n {
+		if (all[strconv.Itoa(k)] == nil) != (k == 100 || k == 20000 || k == 29000) {
+			t.Errorf("line %d: there %t", k, all[strconv.Itoa(k)] != nil)
+		}
+	}
+	if all := s.rejected(t); len(all) != 2+1 {
+		t.Errorf("rejected: %+v, want each of three once", all)
+	}
+}
+
+func testChanged(t *testing.T, s *shell) {
+	text := append(csvLines(0, 100), "bad\nbad\n"...)
+	name := s.file(t, "a.csv", text)
+	r, _ := s.imports(t, 1, name, "--kind", "changed", "--max-rejects", "1", "--chunk-lines", "10")
+	id := idIn(t, r.stderr)
+	moved := filepath.Join(s.dir, "moved.csv")
+	if err := os.Rename(name, moved); err != nil {
+		t.Fatal(err)
+	}
+	if r, _ := s.imports(t, 2, "resume", id, "--max-rejects", "0"); !strings.Contains(r.stderr, "name the files again") {
+		t.Errorf("a file that is not there: %s", r.stderr)
+	}
+	info, err := os.Stat(moved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.file(t, "moved.csv", append(csvLines(0, 100), "bad\nworse\n"...))
+	if r, _ := s.imports(t, 4, "resume", id, moved, "--max-rejects", "0"); !strings.Contains(r.stderr, "has changed") {
+		t.Errorf("a file of another size: %s", r.stderr)
+	}
+	// With the same size and time only the checksum of the lines tells.
+	s.file(t, "moved.csv", bytes.Replace(text, []byte(",17,1\n"), []byte(",18,1\n"), 1))
+	if err := os.Chtimes(moved, info.ModTime(), info.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	if r, _ := s.imports(t, 4, "resume", id, moved, "--max-rejects", "0"); !strings.Contains(r.stderr, "the input has changed") {
+		t.Errorf("a file with another line: %s", r.stderr)
+	}
+	s.file(t, "moved.csv", text)
+	if err := os.Chtimes(moved, info.ModTime(), info.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	s.imports(t, 0, "resume", id, moved, "--max-rejects", "0")
+	if all := s.tasks(t, "changed", "n"); len(all) != 100 {
+		t.Errorf("%d tasks, want 100", len(all))
+	}
+	if r, _ := s.imports(t, 4, "resume", id, moved); !strings.Contains(r.stderr, "FINISHED") {
+		t.Errorf("a finished import: %s", r.stderr)
+	}
+}
+
+func testRollback(t *testing.T, s *shell) {
+	_, i := s.imports(t, 0, s.file(t, "a.csv", csvLines(0, 1000)), "--kind", "back", "--chunk-lines", "100")
+	r := s.run(t, "import", "rollback", i.Import.ID, "--follow")
+	if r.code != 0 || !regexp.MustCompile(`(?m)^removed +1000$`).MatchString(r.stdout) || !strings.Contains(r.stdout, "ROLLED_BACK") {
+		t.Errorf("it ends with %d and says %s%s", r.code, r.stdout, r.stderr)
+	}
+	if all := s.tasks(t, "back", "n"); len(all) != 0 {
+		t.Errorf("%d tasks are left", len(all))
+	}
+	for _, args := range [][]string{{"get", i.Import.ID}, {"list"}, {"watch", i.Import.ID}} {
+		if r := s.run(t, append([]string{"import"}, args...)...); r.code != 0 || !strings.Contains(r.stdout, "ROLLED_BACK") {
+			t.Errorf("import %v ends with %d and says %s%s", args, r.code, r.stdout, r.stderr)
+		}
+	}
+}
+
+func testRestore(t *testing.T, s *shell) {
+	line := `{"id":"1","kind":"restored","type":"NON_BLOCKING","beginTime":"2026-01-01T00:00:00Z","interval":"3600s","maxCount":"1000000","params":{"n":"1"},"state":"SCHEDULED","paused":true,` +
+		`"runCount":"40","missedCount":"3","scheduledTime":"2031-01-01T02:00:00Z"}`
+	name := s.file(t, "a.jsonl", []byte(line+"\n"))
+	s.imports(t, 0, name, "--restore")
+	x := s.tasks(t, "restored", "n")["1"]
+	if x == nil || x.RunCount != 40 || x.MissedCount != 3 || !x.Paused || x.ScheduledTime.AsTime().Format(time.RFC3339) != "2031-01-01T02:00:00Z" {
+		t.Errorf("the task is %v", x)
+	}
+}
+
+func testNonsense(t *testing.T, s *shell) {
+	for name, content := range map[string][]byte{
+		"binary.csv": {0x7f, 'E', 'L', 'F', 0}, "empty.csv": nil, "text.parquet": []byte("kind,type\n"), "utf16.jsonl": {0xff, 0xfe, '{', 0}, "cut.csv.gz": {0x1f, 0x8b, 8, 0},
+	} {
+		before, _ := s.newest(t)
+		r, _ := s.imports(t, 2, s.file(t, name, content), "--kind", "x", "--type", "one-shot")
+		if after, _ := s.newest(t); after != before || !strings.Contains(r.stderr, name) {
+			t.Errorf("%s: an import was begun, or it says %s", name, r.stderr)
+		}
+	}
+	_, i := s.imports(t, 0, s.file(t, "header.csv", []byte("kind,type\n")))
+	if i.Import.LineCount != "" && i.Import.LineCount != "0" {
+		t.Errorf("a header alone: %+v", i)
+	}
+}
+
+func testUsage(t *testing.T, s *shell) {
+	name := s.file(t, "a.csv", []byte("type\nONE_SHOT\n"))
+	for want, args := range map[string][]string{
+		"--format is needed":              {"-"},
+		"cannot be imported together":     {"-", name, "--format", "csv"},
+		"no column is the kind of a task": {name},
+		"--on-conflict":                   {name, "--on-conflict", "often"},
+		"--time-format":                   {name, "--time-format", "julian"},
+		"--time-zone":                     {name, "--time-zone", "Mars/Olympus"},
+		"--duration-unit":                 {name, "--duration-unit", "weeks"},
+		"is not one ASCII character":      {name, "--delimiter", "ab"},
+		"must differ":                     {name, "--quote", ","},
+		"is not COLUMN=FIELD":             {name, "--map", "kind"},
+		"no such column":                  {name, "--map", "x=kind"},
+		"is not a field of a task":        {name, "--map", "type=kid"},
+		"--chunk-lines: 0 is not":         {name, "--chunk-lines", "0"},
+		"does not tell its format":        {s.file(t, "a.xls", nil)},
+		"needs one argument, the query":   {name, name, "--from-sql", "x"},
+		"is not the id of an import":      {"resume", "x"},
+		"--type: \"often\" is not one of": {name, "--type", "often"},
+	} {
+		if r, _ := s.imports(t, 2, args...); !strings.Contains(r.stderr, want) {
+			t.Errorf("import %v says %s, want %q", args, r.stderr, want)
+		}
+	}
+	if r := s.run(t, "import", "get", "999999"); r.code != 3 {
+		t.Errorf("an import that is not there: %d %s", r.code, r.stderr)
+	}
+}
