@@ -18,8 +18,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/dev"
@@ -70,15 +72,22 @@ func (s *shell) imports(t *testing.T, code int, args ...string) (r result, i *im
 
 // imported is the result of an import in JSON.
 type imported struct {
-	Import struct {
-		ID, State, LineCount, AddedCount, SkippedCount, UpdatedCount, RejectedCount, ChunkCount, RemovedCount string
-	}
+	Import                      map[string]any
 	UnreadableCount, RejectFile string
 	Forecast                    []struct {
 		StartTime time.Time
 		Seconds   int
 		Count     string
 	}
+}
+
+// is returns a field of the import; JSON leaves out numbers that are 0.
+func (i *imported) is(name string) string {
+	text, ok := i.Import[name].(string)
+	if !ok {
+		return "0"
+	}
+	return text
 }
 
 func (s *shell) file(t *testing.T, name string, content []byte) string {
@@ -102,6 +111,10 @@ func (s *shell) tasks(t *testing.T, kind, param string) map[string]*perceptorv1.
 	all, token := map[string]*perceptorv1.Task{}, ""
 	for {
 		page, err := perceptorv1.NewTaskServiceClient(conn).ListTasks(ctx, &perceptorv1.ListTasksRequest{Kind: kind, PageSize: 1000, PageToken: token, Complete: true})
+		if status.Code(err) == codes.ResourceExhausted { // the rate of reads
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +167,7 @@ func (s *shell) copy(t *testing.T) string {
 func csvLines(from, n int) []byte {
 	b := []byte("type,begin_time,params.n,max_count\n")
 	for i := range n {
-		b = fmt.Appendf(b, "ONE_SHOT,2031-01-01T00:%02d:%02d.%03dZ,%d,1\n", i/60%60, i%60, i%1000, from+i)
+		b = fmt.Appendf(b, "ONE_SHOT,2031-01-01T00:%02d:%02d.%03dZ,%d,1\n", (from+i)/60%60, (from+i)%60, (from+i)%1000, from+i)
 	}
 	return b
 }
@@ -201,7 +214,7 @@ func testFormats(t *testing.T, s *shell) {
 	} {
 		s.stdin = bytes.NewReader(csvLines(0, n))
 		_, i := s.imports(t, 0, append(args, "--kind", kind, "--chunk-lines", "99", "--ack-timeout", "7m", "--tag", "nightly")...)
-		if i.Import.AddedCount != "250" || i.Import.State != "FINISHED" || i.Import.ChunkCount != "3" {
+		if i.is("addedCount") != "250" || i.is("state") != "FINISHED" || i.is("chunkCount") != "3" {
 			t.Errorf("%s: the result is %+v", kind, i)
 		}
 		all := s.tasks(t, kind, "n")
@@ -221,7 +234,7 @@ func testQuery(t *testing.T, s *shell) {
 	const query = "SELECT 'query' AS kind, 'NON_BLOCKING' AS type, n::text AS \"params.n\", timestamptz '2031-01-01 00:00:00+02' + n * interval '1 s' AS begin_time, " +
 		"interval '1 day 2 hours' AS interval, ARRAY['a', 'b'] AS tags, n > 5 AS stop_on_failure, NULL::int AS max_count FROM generate_series(1, 12000) n ORDER BY n;"
 	_, i := s.imports(t, 0, "--from-sql", s.at.Postgres, query, "--chunk-lines", "5000")
-	if i.Import.AddedCount != "12000" {
+	if i.is("addedCount") != "12000" {
 		t.Errorf("the result is %+v", i)
 	}
 	all := s.tasks(t, "query", "n")
@@ -266,17 +279,17 @@ func testRejects(t *testing.T, s *shell) {
 		"rej,BLOCKING,never,1m,3\n" +
 		"rej,BLOCKING,2031-01-01T00:00:00Z,1m\n" +
 		"rej,BLOCKING,2031-01-01T00:00:00Z,1m,6\n" +
-		"rej,BLOCKING,2031-01-01T00:00:00Z,1m,\x00\n"
+		"rej,BLOCKING,2031-01-01T00:00:00Z,1m," + strings.Repeat("x", 20_000) + "\n"
 	name := s.file(t, "a.csv", []byte(text))
 	_, i := s.imports(t, 0, name, "--map", "when=begin_time")
-	if i.Import.AddedCount != "2" || i.Import.RejectedCount != "2" || i.UnreadableCount != "2" {
+	if i.is("addedCount") != "2" || i.is("rejectedCount") != "2" || i.UnreadableCount != "2" {
 		t.Errorf("the result is %+v", i)
 	}
 	want := map[int64]reject{
 		3: {Column: "interval", Field: "interval", Value: "1ms", Rule: "1ms is not between"},
 		4: {Column: "when", Field: "begin_time", Value: "never", Rule: "is not an instant"},
 		5: {Rule: "the line has 4 columns, and the header has 5", Value: "rej,BLOCKING,2031-01-01T00:00:00Z,1m"},
-		7: {Column: "params.n", Field: `params["n"]`, Value: "\x00", Rule: "NUL"},
+		7: {Field: "params", Rule: "the tenant's limit is"},
 	}
 	all := s.rejected(t)
 	for _, r := range all {
@@ -325,7 +338,7 @@ func testMaxRejects(t *testing.T, s *shell) {
 	}
 	id := idIn(t, r.stderr)
 	_, i := s.imports(t, 0, "resume", id, "--max-rejects", "0")
-	if all := s.tasks(t, "maxed", "n"); len(all) != 60 || i.Import.AddedCount != "60" || i.UnreadableCount != "20" {
+	if all := s.tasks(t, "maxed", "n"); len(all) != 60 || i.is("addedCount") != "60" || i.UnreadableCount != "20" {
 		t.Errorf("%d tasks; the result is %+v", len(all), i)
 	}
 	if n := len(s.rejected(t)); n != 20 {
@@ -343,16 +356,16 @@ func testConflicts(t *testing.T, s *shell) {
 	hour := func(key string) int { return s.tasks(t, "conflict", "k")[key].GetBeginTime().AsTime().Hour() }
 	s.imports(t, 0, first)
 	_, i := s.imports(t, 0, second)
-	if i.Import.AddedCount != "1" || i.Import.SkippedCount != "2" || hour("b") != 0 || hour("c") != 1 {
+	if i.is("addedCount") != "1" || i.is("skippedCount") != "2" || hour("b") != 0 || hour("c") != 1 {
 		t.Errorf("skip: the result is %+v", i)
 	}
 	_, i = s.imports(t, 0, second, "--on-conflict", "update")
-	if i.Import.AddedCount != "0" || hour("b") != 1 {
+	if i.is("addedCount") != "0" || hour("b") != 1 {
 		t.Errorf("update: the result is %+v, and b begins at %d h", i, hour("b"))
 	}
 	third := s.file(t, "c.csv", []byte(head+at("a", "00:00:00")+at("b", "02:00:00")))
 	_, i = s.imports(t, 0, third, "--on-conflict", "fail")
-	if i.Import.RejectedCount != "1" || i.Import.SkippedCount != "1" || hour("b") != 1 {
+	if i.is("rejectedCount") != "1" || i.is("skippedCount") != "1" || hour("b") != 1 {
 		t.Errorf("fail: the result is %+v", i)
 	}
 	if all := s.rejected(t); len(all) != 1 || all[0].Line != 3 {
@@ -367,7 +380,7 @@ func testDryRun(t *testing.T, s *shell) {
 	}
 	name := s.file(t, "a.jsonl", text)
 	_, i := s.imports(t, 0, name, "--dry-run")
-	if i.Import.AddedCount != "100" || len(i.Forecast) == 0 || i.Forecast[0].Count != "100" || i.Forecast[0].Seconds != 3600 {
+	if i.is("addedCount") != "100" || len(i.Forecast) == 0 || i.Forecast[0].Count != "100" || i.Forecast[0].Seconds != 3600 {
 		t.Errorf("the result is %+v", i)
 	}
 	if all := s.tasks(t, "dry", "n"); len(all) != 0 {
@@ -378,7 +391,7 @@ func testDryRun(t *testing.T, s *shell) {
 		t.Errorf("it ends with %d and says %s%s", r.code, r.stdout, r.stderr)
 	}
 	name = s.file(t, "b.jsonl", append(text, "{\"kind\":\"dry\"}\n"...))
-	if r, i := s.imports(t, 1, name, "--dry-run"); i.Import.RejectedCount != "1" || !strings.Contains(r.stderr, "1 lines would be rejected") {
+	if r, i := s.imports(t, 1, name, "--dry-run"); i.is("rejectedCount") != "1" || !strings.Contains(r.stderr, "1 lines would be rejected") {
 		t.Errorf("the result is %+v, %s", i, r.stderr)
 	}
 }
@@ -437,7 +450,7 @@ func testKilled(t *testing.T, s *shell) {
 		t.Fatal("the import ended before it was killed")
 	}
 	_, i := s.imports(t, 0, "resume", id)
-	if i.Import.AddedCount != strconv.Itoa(n-3) || i.Import.State != "FINISHED" || i.Import.RejectedCount != "2" || i.UnreadableCount != "1" {
+	if i.is("addedCount") != strconv.Itoa(n-3) || i.is("state") != "FINISHED" || i.is("rejectedCount") != "2" || i.UnreadableCount != "1" {
 		t.Errorf("the result is %+v", i)
 	}
 	all := s.tasks(t, "killed", "n")
@@ -497,14 +510,14 @@ func testChanged(t *testing.T, s *shell) {
 
 func testRollback(t *testing.T, s *shell) {
 	_, i := s.imports(t, 0, s.file(t, "a.csv", csvLines(0, 1000)), "--kind", "back", "--chunk-lines", "100")
-	r := s.run(t, "import", "rollback", i.Import.ID, "--follow")
+	r := s.run(t, "import", "rollback", i.is("id"), "--follow")
 	if r.code != 0 || !regexp.MustCompile(`(?m)^removed +1000$`).MatchString(r.stdout) || !strings.Contains(r.stdout, "ROLLED_BACK") {
 		t.Errorf("it ends with %d and says %s%s", r.code, r.stdout, r.stderr)
 	}
 	if all := s.tasks(t, "back", "n"); len(all) != 0 {
 		t.Errorf("%d tasks are left", len(all))
 	}
-	for _, args := range [][]string{{"get", i.Import.ID}, {"list"}, {"watch", i.Import.ID}} {
+	for _, args := range [][]string{{"get", i.is("id")}, {"list"}, {"watch", i.is("id")}} {
 		if r := s.run(t, append([]string{"import"}, args...)...); r.code != 0 || !strings.Contains(r.stdout, "ROLLED_BACK") {
 			t.Errorf("import %v ends with %d and says %s%s", args, r.code, r.stdout, r.stderr)
 		}
@@ -533,7 +546,7 @@ func testNonsense(t *testing.T, s *shell) {
 		}
 	}
 	_, i := s.imports(t, 0, s.file(t, "header.csv", []byte("kind,type\n")))
-	if i.Import.LineCount != "" && i.Import.LineCount != "0" {
+	if i.is("lineCount") != "0" {
 		t.Errorf("a header alone: %+v", i)
 	}
 }

@@ -186,11 +186,11 @@ func (i *importFlags) dialect() (d transfer.Dialect, err error) {
 			*c.to = c.text[0]
 		}
 	}
-	if d.Delimiter == ',' {
-		d.Delimiter = 0 // the default depends on the name of the file
-	}
 	if d.Delimiter == d.Quote || d.Comment != 0 && (d.Comment == d.Quote || d.Comment == d.Delimiter) {
 		return d, cli.Usagef("--delimiter, --quote and --comment must differ")
+	}
+	if d.Delimiter == ',' {
+		d.Delimiter = 0 // the default depends on the name of the file
 	}
 	d.Null, d.Header = i.null, i.columns
 	return d, nil
