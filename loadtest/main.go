@@ -29,6 +29,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/hang"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/idle"
+	"github.com/perceptor/perceptor/loadtest/imports"
 	"github.com/perceptor/perceptor/loadtest/midnight"
 	"github.com/perceptor/perceptor/loadtest/operate"
 	"github.com/perceptor/perceptor/loadtest/outbox"
@@ -67,7 +68,7 @@ func experiments() []*cobra.Command {
 		harness.Command(new(idle.DefaultOptions()), guide),
 		harness.Command(new(fleet.DefaultOptions()), guide),
 		harness.Command(new(compare.DefaultOptions()), guide),
-		harness.Command(new(backlog.DefaultImport()), guide),
+		harness.Command(new(imports.DefaultOptions()), guide),
 		harness.Command(new(backlog.DefaultOptions()), guide),
 		harness.Command(new(operate.DefaultOptions()), guide),
 		harness.Command(new(midnight.DefaultOptions()), guide),
