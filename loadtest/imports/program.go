@@ -177,7 +177,7 @@ func (r *runner) measure(ctx context.Context, name string, m made, others *tenan
 		}
 	}
 	meter := harness.NewMeter(r.stack, sources)
-	stop := r.sampleMemory(ctx, meter)
+	stop := r.sample(ctx, meter)
 	defer stop()
 	began := time.Now()
 	used, err := harness.MeasureStretch(ctx, meter, r.stack.Postgres(), func() error { return r.drive(ctx, c, name, began) })
@@ -212,10 +212,12 @@ func (r *runner) measureDisk(ctx context.Context, tasks int64) error {
 	return nil
 }
 
-// sampleMemory records the largest memory of each process until it is stopped.
-func (r *runner) sampleMemory(ctx context.Context, m *harness.Meter) (stop func()) {
+// sample records the largest memory of each process, and its processor time, which a process takes along, until it is
+// stopped.
+func (r *runner) sample(ctx context.Context, m *harness.Meter) (stop func()) {
 	r.report.MaxRSS = map[string]float64{}
 	return harness.Repeat(ctx, sampleEvery, func() {
+		m.Sample()
 		for name, bytes := range m.MemoryByName() {
 			r.report.MaxRSS[name] = max(r.report.MaxRSS[name], harness.MiB(bytes))
 		}
