@@ -22,7 +22,7 @@ func read(t *testing.T, name string) (sum Sum) {
 		t.Fatal(err)
 	}
 	s := transfer.Open(files, transfer.Options{})
-	b, err := transfer.NewBuilder(1000)
+	b, err := transfer.NewBuilder(100_000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,14 +59,14 @@ func hashTask(x *perceptorv1.Task) uint64 {
 func TestFilesOfAllFormatsHaveTheSameLines(t *testing.T) {
 	t.Parallel()
 	for _, keys := range []bool{false, true} {
-		m := maker{lines: 1000, from: time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC), span: 48 * time.Hour, keys: keys, seed: 7}
+		m := maker{lines: 20_000, from: time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC), span: 48 * time.Hour, keys: keys, seed: 7}
 		for format := range writers {
 			name := filepath.Join(t.TempDir(), "x."+format)
 			made, err := writeFile(t.Context(), name, m)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := read(t, name); got != made.sum || got.Count != 1000 {
+			if got := read(t, name); got != made.sum || got.Count != 20_000 {
 				t.Errorf("%s, keys %t: the file has %v, want %v", format, keys, got, made.sum)
 			}
 		}

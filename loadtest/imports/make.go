@@ -151,10 +151,10 @@ type row struct {
 	Kind  string    `parquet:"kind,dict"`
 	Type  string    `parquet:"type,dict"`
 	Begin time.Time `parquet:"begin_time,timestamp(millisecond)"`
-	Every string    `parquet:"interval,optional,dict"`
+	Every *string   `parquet:"interval,dict"`
 	Order string    `parquet:"params.order_id"`
 	User  string    `parquet:"params.user_id"`
-	Key   string    `parquet:"idempotency_key,optional"`
+	Key   *string   `parquet:"idempotency_key"`
 }
 
 // groupRows is the number of rows of a group.
@@ -169,11 +169,16 @@ func parquetWriter(w io.Writer) (put func(*line) error, end func() error) {
 		return err
 	}
 	return func(l *line) error {
-			every := ""
+			r := row{Kind: l.kind, Type: l.typ(), Begin: l.begin, Order: "ord-" + strconv.FormatInt(l.order, 10), User: fmt.Sprintf("u%07d", l.user)}
 			if l.recurring {
-				every = strconv.Itoa(l.hours) + "h"
+				every := strconv.Itoa(l.hours) + "h"
+				r.Every = &every
 			}
-			rows = append(rows, row{l.kind, l.typ(), l.begin, every, "ord-" + strconv.FormatInt(l.order, 10), fmt.Sprintf("u%07d", l.user), l.key})
+			if l.key != "" {
+				key := l.key
+				r.Key = &key
+			}
+			rows = append(rows, r)
 			if len(rows) == cap(rows) {
 				return flush()
 			}
