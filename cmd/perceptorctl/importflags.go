@@ -112,6 +112,10 @@ type importOptions struct {
 	run        runFlags
 }
 
+// updateChunk is the largest number of lines of a chunk that may change tasks, each of which is a transaction of its own. The
+// service allows twice as many.
+const updateChunk = 5000
+
 // optionsVersion is the version of the form of options.
 const optionsVersion = 1
 
@@ -127,6 +131,9 @@ func (i *importFlags) read(cmd *cobra.Command, args []string) (*importOptions, e
 	}
 	o.Unit, o.RejectFile = units[i.unit], i.run.rejectFile
 	o.onConflict = perceptorv1.Import_OnConflict(perceptorv1.Import_OnConflict_value[strings.ToUpper(i.onConflict)])
+	if o.onConflict == perceptorv1.Import_UPDATE {
+		o.Chunk = min(o.Chunk, updateChunk)
+	}
 	if o.Dialect, err = i.dialect(); err != nil {
 		return nil, err
 	}

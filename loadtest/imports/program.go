@@ -179,16 +179,35 @@ func (r *runner) measure(ctx context.Context, name string, m made, others *tenan
 	meter := harness.NewMeter(r.stack, sources)
 	stop := r.sample(ctx, meter)
 	defer stop()
-	began := time.Now()
-	used, err := harness.MeasureStretch(ctx, meter, r.stack.Postgres(), func() error { return r.drive(ctx, c, name, began) })
-	r.report.ImportS = harness.Round(time.Since(began).Seconds())
+	wal, err := r.wal(ctx)
 	if err != nil {
 		return err
 	}
-	r.report.LinesPerS = harness.Round(float64(m.sum.Count) / time.Since(began).Seconds())
-	r.report.CPU = harness.NewCPU(used.CPU, m.sum.Count)
-	r.report.WALBytesPerTask = harness.Round(float64(used.WAL) / float64(m.sum.Count))
+	used, began := meter.Sample(), time.Now()
+	err = r.drive(ctx, c, name, began)
+	took := time.Since(began)
+	r.report.ImportS = harness.Round(took.Seconds())
+	if err != nil {
+		return err
+	}
+	r.report.LinesPerS = harness.Round(float64(m.sum.Count) / took.Seconds())
+	r.report.CPU = harness.NewCPU(harness.Used(used, meter.Sample()), m.sum.Count)
+	written, err := r.wal(ctx)
+	if err != nil {
+		return err
+	}
+	r.report.WALBytesPerTask = harness.Round(float64(written-wal) / float64(m.sum.Count))
 	return r.measureDisk(ctx, m.sum.Count)
+}
+
+// wal returns the bytes of write-ahead log, read by a connection of its own, because the server may be killed meanwhile.
+func (r *runner) wal(ctx context.Context) (int64, error) {
+	db, err := harness.Dial(ctx, r.stack.Postgres())
+	if err != nil {
+		return 0, err
+	}
+	defer db.Close()
+	return db.WAL(ctx)
 }
 
 // measureDisk measures what the tasks take on disk.
