@@ -15,17 +15,19 @@ import (
 
 // Limits of chunks.
 const (
-	// MaxChunkLines is the largest number of lines of a chunk.
-	MaxChunkLines = 1 << 18
+	// MaxChunkLines is the largest number of lines of a chunk, so that each of them may have a template of its own.
+	MaxChunkLines = MaxTemplates
 	// DefaultChunkLines is a good number of lines of a chunk.
-	DefaultChunkLines = 100_000
+	DefaultChunkLines = MaxChunkLines
 	// MaxChunkBytes is the size of an encoded chunk from which on it takes no further line. A line
 	// has less than 2 MiB, so a chunk stays below the limit of the API, 32 MiB.
 	MaxChunkBytes = 24 << 20
 	// MaxTemplates is the largest number of templates of a chunk.
 	MaxTemplates = 1 << 16
-	// maxKnown bounds the templates that a builder remembers from one chunk to the next.
-	maxKnown = 1 << 16
+	// maxKnown bounds the templates that a builder remembers from one chunk to the next, maxRemembered the size of their
+	// terms.
+	maxKnown      = 1 << 16
+	maxRemembered = 512
 )
 
 // Builder packs lines into the columns of chunks. A chunk is full by its number of lines or its
@@ -44,12 +46,14 @@ type Builder struct {
 	begin    task.Instant      // of the last line
 	anyBegin bool
 	anyKey   bool
-	states   states
-	runs     []run
-	columns  *Columns // of the table of the first line
-	size     int
-	sum      uint64
-	wire     []byte // scratch
+	// anyPayload says that some template has a payload, which the column of params cannot have.
+	anyPayload bool
+	states     states
+	runs       []run
+	columns    *Columns // of the table of the first line
+	size       int
+	sum        uint64
+	wire       []byte // scratch
 }
 
 // template is what terms stand for.
@@ -82,7 +86,7 @@ func (b *Builder) reset() {
 	if len(b.known) > maxKnown {
 		clear(b.known)
 	}
-	b.begin, b.anyBegin, b.anyKey, b.size, b.sum = 0, false, false, 0, 0
+	b.begin, b.anyBegin, b.anyKey, b.anyPayload, b.size, b.sum = 0, false, false, false, 0, 0
 	b.states.reset()
 	b.runs = nil
 	b.number++
@@ -95,9 +99,7 @@ func (b *Builder) Len() int { return len(b.chunk.Template) }
 func (b *Builder) Number() int64 { return b.number }
 
 // Full reports whether the chunk must be taken before the next line is added.
-func (b *Builder) Full() bool {
-	return b.Len() >= b.lines || b.size >= MaxChunkBytes || len(b.chunk.Templates) >= MaxTemplates
-}
+func (b *Builder) Full() bool { return b.Len() >= b.lines || b.size >= MaxChunkBytes }
 
 // Add appends a line of a source to the current chunk. The error is a [*Fault] if the line's
 // terms cannot be read; then the line is not added.
@@ -173,8 +175,11 @@ func (b *Builder) template(s Source, l *Line) (uint32, error) {
 			return 0, located(&Fault{Rule: "has a text that is not valid UTF-8"}, l.Position)
 		}
 		t = &template{x, string(wire)}
-		b.known[string(l.Terms)] = t
+		if len(l.Terms) <= maxRemembered {
+			b.known[string(l.Terms)] = t
+		}
 	}
+	b.anyPayload = b.anyPayload || t.task.Payload != nil
 	i, ok := b.same[t.wire]
 	if !ok {
 		i = uint32(len(b.chunk.Templates)) //nolint:gosec // at most one for each line
@@ -222,6 +227,11 @@ func (b *Builder) Skip() (lines int, sum uint64) {
 
 // Take ends the current chunk and returns it.
 func (b *Builder) Take() (*Chunk, error) {
+	if b.anyPayload {
+		if err := b.moveParams(); err != nil {
+			return nil, err
+		}
+	}
 	c := &b.chunk
 	c.Number, c.LineCount, c.Checksum = b.number, int32(b.Len()), b.sum //nolint:gosec // at most MaxChunkLines
 	out := &Chunk{Number: b.number, Lines: b.Len(), Sum: b.sum, runs: b.runs, columns: b.columns}
@@ -247,6 +257,34 @@ func (b *Builder) Take() (*Chunk, error) {
 	out.Wire = b.encoder.EncodeAll(b.wire, nil)
 	b.reset()
 	return out, nil
+}
+
+// moveParams moves the params of all lines from their column into templates, where payloads are. So most lines get a
+// template of their own.
+func (b *Builder) moveParams() error {
+	c, wire := &b.chunk, b.chunk.Params
+	own := map[string]uint32{}
+	var templates []*perceptorv1.Task
+	for i, n := range c.ParamsSize {
+		t := proto.CloneOf(c.Templates[c.Template[i]])
+		params := &perceptorv1.Params{}
+		if err := proto.Unmarshal(wire[:n], params); err != nil {
+			return fmt.Errorf("decode the params of a line: %w", err)
+		}
+		t.Params, wire = params.Entries, wire[n:]
+		encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(t)
+		if err != nil {
+			return fmt.Errorf("encode the template of a line: %w", err)
+		}
+		at, ok := own[string(encoded)]
+		if !ok {
+			at = uint32(len(templates)) //nolint:gosec // at most one for each line
+			own[string(encoded)], templates = at, append(templates, t)
+		}
+		c.Template[i] = at
+	}
+	c.Templates, c.Params, c.ParamsSize = templates, c.Params[:0], c.ParamsSize[:0]
+	return nil
 }
 
 // states are the columns of the states of lines.

@@ -79,8 +79,7 @@ func (c *Columnar) Task(line int) *perceptorv1.Task {
 	if at := c.beginOf(line); at != NoBegin {
 		t.BeginTime = timestamppb.New(at.Time())
 	}
-	params := &perceptorv1.Params{}
-	if proto.Unmarshal(part(c.Params, c.ParamsSize, line), params) == nil {
+	if params := new(perceptorv1.Params); len(c.ParamsSize) > 0 && proto.Unmarshal(part(c.Params, c.ParamsSize, line), params) == nil {
 		t.Params = params.Entries
 	}
 	t.IdempotencyKey = string(part(c.Keys, c.KeySize, line))
@@ -109,6 +108,9 @@ func (c *Columnar) Value(line int, field string) string {
 		key, err := strconv.Unquote(strings.TrimSuffix(strings.TrimPrefix(field, "params["), "]"))
 		if err != nil {
 			return ""
+		}
+		if len(c.ParamsSize) == 0 {
+			return shown([]byte(c.TemplateOf(line).Params[key]))
 		}
 		value, _ := paramValue(part(c.Params, c.ParamsSize, line), key)
 		return shown(value)

@@ -407,7 +407,7 @@ func (c *Columns) Template(*Line) (*perceptorv1.Task, error) {
 		if cell == nil || strings.HasPrefix(x.field.path, "cron.") && scheduled != "cron.expression" && t.GetCron() == nil {
 			continue // a column of time zones beside intervals
 		}
-		if !utf8.Valid(cell) {
+		if x.field.path != payloadData && !utf8.Valid(cell) {
 			return nil, faultOf(c.names[x.column], x.field.path, cell, "is not valid UTF-8")
 		}
 		if rule := c.values.set(t, x.field, cell); rule != "" {

@@ -122,6 +122,14 @@ func TestAColumnSetsTheFieldOfItsName(t *testing.T) {
 			text: "kind,type,params\nx,ONE_SHOT,\"{\"\"b\"\":1,\"\"a\"\":\"\"t\"\",\"\"n\"\":null,\"\"o\"\":{\"\"c\"\":[]}}\"\n",
 			want: `{"kind":"x","type":"ONE_SHOT","params":{"a":"t","b":"1","o":"{\"c\":[]}"}}`,
 		},
+		"a payload": {
+			text: "kind,type,params.a,payload,payload.content_type\nx,ONE_SHOT,1,abc,text/plain\ny,ONE_SHOT,2,,\n",
+			want: `{"kind":"x","type":"ONE_SHOT","params":{"a":"1"},"payload":{"data":"YWJj","contentType":"text/plain"}}
+			       {"kind":"y","type":"ONE_SHOT","params":{"a":"2"}}`,
+		},
+		"a payload of JSON": {
+			text: "kind,type,payload.json\nx,ONE_SHOT,\"{\"\"a\"\":[1]}\"\n", want: `{"kind":"x","type":"ONE_SHOT","payload":{"json":{"a":[1]}}}`,
+		},
 		"counts without restore mean nothing": {
 			text: "kind,type,run_count,state\nx,ONE_SHOT,3,COMPLETED\n", want: `{"kind":"x","type":"ONE_SHOT"}`,
 		},

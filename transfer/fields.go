@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"slices"
@@ -8,9 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/internal/duration"
@@ -40,10 +43,13 @@ var outputFields = []string{
 // otherNames are further names of fields.
 var otherNames = map[string]string{
 	"cron": "cron.expression", "expression": "cron.expression", "time_zone": "cron.time_zone", "dialect": "cron.dialect",
-	"key": "idempotency_key", "begin": "begin_time", "end": "end_time",
+	"payload": payloadData, "key": "idempotency_key", "begin": "begin_time", "end": "end_time",
 	"max_attempts": "retry_policy.max_attempts", "initial_backoff": "retry_policy.initial_backoff",
 	"multiplier": "retry_policy.multiplier", "max_backoff": "retry_policy.max_backoff", "jitter": "retry_policy.jitter",
 }
+
+// payloadData is the field whose value need not be a text.
+const payloadData = "payload.data"
 
 // termFields are the fields that are terms, by path.
 var termFields = findTerms()
@@ -138,6 +144,8 @@ func (v *values) convert(d protoreflect.FieldDescriptor, text []byte) (value pro
 	case protoreflect.DoubleKind:
 		x, err := strconv.ParseFloat(s, 64)
 		return protoreflect.ValueOfFloat64(x), unless(err == nil && !math.IsNaN(x) && !math.IsInf(x, 0), "is not a number")
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes(bytes.Clone(text)), ""
 	case protoreflect.BoolKind:
 		b, ok := parseBool(text)
 		return protoreflect.ValueOfBool(b), unless(ok, "is neither true nor false")
@@ -159,6 +167,10 @@ func (v *values) message(d protoreflect.MessageDescriptor, text []byte) (m proto
 	if d.FullName() == "google.protobuf.Timestamp" {
 		at, rule := v.clock.parse(text)
 		return timestamppb.New(at.Time()), rule
+	}
+	if d.FullName() == "google.protobuf.Value" {
+		x := &structpb.Value{}
+		return x, unless(protojson.Unmarshal(text, x) == nil, "is not JSON")
 	}
 	length, rule := v.duration(text)
 	return durationpb.New(length), rule

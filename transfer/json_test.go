@@ -34,6 +34,7 @@ var seeds = []string{
 	`{"beginTime":"1969-12-31T23:59:59Z"}`, `{"beginTime":"9999-12-31T23:59:59Z"}`, `{"beginTime":"2027-02-30T00:00:00Z"}`, `{"params":{"a":1}}`, `{"kind":"x"]`, `{"cron":{"expression":"x"]}`,
 	`{"runCount":-1}`, `{"runCount":1e2}`, `{"runCount":"01"}`, `{"id":"x"}`, `{"paused":"true"}`, `{"state":"RUNNING","runCount":"1"}`, `{"state":"COMPLETED"}`, `{"kind":"\ud800"}`, `{"kind":"` + "\x01" + `"}`,
 	`{"maxCount":1,"max_count":2}`, `{"interval":"1s","cron":{"expression":"@daily"}}`, `{"traceParent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}`, `{"kind":"x",}`, `{"unknown":1}`, "{\"kind\":\"\xff\"}",
+	`{"kind":"x","payload":{"data":"YWJj","contentType":"text/plain"},"params":{"a":"1"}}`, `{"payload":{"json":{"a":[1,null]}}}`, `{"payload":{"data":"?"}}`,
 	`{"anchorTime":"x"}`, `{"anchorTime":1}`, `{"readTime":{}}`, `{"version":99999999999}`, `{"attempt":"3"}`, `{"finishTime":"2027-01-01T00:00:00Z"}`, `{"paused":true}`, `{"paused":tru}`, `{"runCount":5`,
 }
 

@@ -65,7 +65,7 @@ func (s *jsonSource) fastField(l *Line, name []byte, begin int) bool {
 		return x.once(seenParams) && s.fastParams()
 	case "kind", "type", "endTime", "end_time", "interval", "cron", "maxCount", "max_count", "tags", "spread", "retention",
 		"retryPolicy", "retry_policy", "ackTimeout", "ack_timeout", "giveUpAfter", "give_up_after", "stopOnFailure", "stop_on_failure",
-		"misfirePolicy", "misfire_policy", "misfireGrace", "misfire_grace", "misfireLimit", "misfire_limit", "traceParent", "trace_parent":
+		"misfirePolicy", "misfire_policy", "misfireGrace", "misfire_grace", "misfireLimit", "misfire_limit", "traceParent", "trace_parent", "payload":
 		// Whether the text is valid, and no field is there twice, its template shows.
 		if !x.skip() {
 			return false

@@ -203,7 +203,7 @@ func TestABombIsReadInLittleMemory(t *testing.T) {
 
 func TestAnEstimateIsNearTheNumberOfLines(t *testing.T) {
 	t.Parallel()
-	const lines = 200_000
+	const lines = 120_000
 	text := csvOf(samples(lines), true)
 	dir := t.TempDir()
 	for name, content := range map[string][]byte{"a.csv": text, "a.csv.gz": gzipped(t, text)} {

@@ -85,6 +85,7 @@ func (s *parquetSource) start(size int64, o *Options) error {
 	s.groups, s.cells = f.RowGroups(), make([][]byte, len(names))
 	for i, c := range s.open {
 		c.used = s.uses(i)
+		c.raw = s.Column(payloadData) == c.name
 		if c.kind == mapColumn && c.used && i != s.whole {
 			return fmt.Errorf("the column %q is a map, which only params can be", c.name)
 		}
@@ -340,6 +341,10 @@ func (s *parquetSource) readCell(i int, c *parquetColumn) error {
 
 // text returns a value as text: in the memory of the column, or in the arena.
 func (s *parquetSource) text(c *parquetColumn, v parquet.Value) ([]byte, error) {
+	if c.raw && (c.typ == parquet.ByteArray || c.typ == parquet.FixedLenByteArray) {
+		b := v.ByteArray()
+		return b[:len(b):len(b)], nil
+	}
 	if c.isText() {
 		return textOf(c.name, v.ByteArray())
 	}

@@ -31,6 +31,8 @@ type parquetColumn struct {
 	typ   parquet.Kind
 	// logical is the type of the values, or nil.
 	logical any
+	// raw says that any bytes are allowed.
+	raw bool
 	// binary says that the bytes are not said to be a text.
 	binary bool
 	// value has the values of a map.

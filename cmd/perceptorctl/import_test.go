@@ -138,6 +138,7 @@ func TestImports(t *testing.T) {
 	s.file(t, "token", []byte(s.at.Token))
 	for name, test := range map[string]func(*testing.T, *shell){
 		"every format":                         testFormats,
+		"payloads":                             testPayloads,
 		"a query":                              testQuery,
 		"rejected lines have their position":   testRejects,
 		"too many rejected lines":              testMaxRejects,
@@ -226,6 +227,21 @@ func testFormats(t *testing.T, s *shell) {
 				t.Fatalf("%s: task %d is %v", kind, i, x)
 			}
 		}
+	}
+}
+
+func testPayloads(t *testing.T, s *shell) {
+	text := `{"kind":"payload","type":"ONE_SHOT","beginTime":"2031-01-01T00:00:00Z","params":{"n":"1"},"payload":{"data":"YWJj","contentType":"text/plain"}}` + "\n" +
+		`{"kind":"payload","type":"ONE_SHOT","beginTime":"2031-01-01T00:00:00Z","params":{"n":"2"},"payload":{"json":{"a":1}},"idempotencyKey":"payload-2"}` + "\n" +
+		`{"kind":"payload","type":"ONE_SHOT","beginTime":"2031-01-01T00:00:00Z","params":{"n":"3"}}` + "\n" +
+		`{"kind":"payload","type":"ONE_SHOT","beginTime":"2031-01-01T00:00:00Z","params":{"n":"4"},"payload":{"data":"AA==","contentType":"application/json"}}` + "\n"
+	_, i := s.imports(t, 0, s.file(t, "a.jsonl", []byte(text)))
+	all := s.tasks(t, "payload", "n")
+	if string(all["1"].GetPayload().GetData()) != "abc" || string(all["2"].GetPayload().GetData()) != `{"a":1}` || all["2"].GetIdempotencyKey() != "payload-2" || all["3"] == nil || all["3"].Payload != nil || len(all) != 3 {
+		t.Errorf("the tasks are %v", all)
+	}
+	if i.is("rejectedCount") != "1" || len(s.rejected(t)) != 1 {
+		t.Errorf("the result is %+v", i)
 	}
 }
 
@@ -344,4 +360,3 @@ func testMaxRejects(t *testing.T, s *shell) {
 		t.Errorf("%d lines are in the reject file, want 20, each once", n)
 	}
 }
-
