@@ -14,11 +14,11 @@ import (
 
 // sample is one line of the benchmarks.
 type sample struct {
-	kind          string
-	begin         time.Time
-	interval      time.Duration
-	order, user   int
-	key, template string
+	kind        string
+	begin       time.Time
+	interval    time.Duration
+	order, user int
+	key         string
 }
 
 // samples returns lines like those of a data warehouse: few kinds and intervals, begins and params of their own.

@@ -254,7 +254,6 @@ func (o *Options) counted(r io.Reader) io.Reader {
 // countingReader tells how many bytes were read.
 type countingReader struct {
 	r    io.Reader
-	n    int64
 	tell func(int64)
 }
 
