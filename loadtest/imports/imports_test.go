@@ -22,7 +22,7 @@ func read(t *testing.T, name string) (sum Sum) {
 		t.Fatal(err)
 	}
 	s := transfer.Open(files, transfer.Options{})
-	b, err := transfer.NewBuilder(100_000)
+	b, err := transfer.NewBuilder(transfer.MaxChunkLines)
 	if err != nil {
 		t.Fatal(err)
 	}
