@@ -29,6 +29,6 @@ func newCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	cli.ConfigFlags(root, needs, serve)
-	root.AddCommand(newDevCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))
+	root.AddCommand(newDevCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()), cli.HealthCommand(needs, func(c *config.Config) string { return c.Taskd.OpsAddr }))
 	return root
 }

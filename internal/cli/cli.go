@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -83,38 +82,6 @@ func Run(ctx context.Context, root *cobra.Command) int {
 
 // indented indents all lines of an error but the first.
 func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }
-
-// Version returns the version of the program's module, or its commit.
-func Version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	version := info.Main.Version
-	if version == "" || version == "(devel)" {
-		version = "devel"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && version == "devel" {
-			version += "-" + s.Value[:min(12, len(s.Value))]
-		}
-	}
-	return version
-}
-
-// VersionCommand returns a command that prints the version of the program and of
-// parts, such as "tzdata-2025c".
-func VersionCommand(parts ...string) *cobra.Command {
-	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			info, _ := debug.ReadBuildInfo()
-			words := append([]string{cmd.Root().Name(), Version(), info.GoVersion}, parts...)
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.Join(words, " "))
-			return err
-		},
-	}
-}
 
 // Getenv returns the variable, or otherwise if it is empty.
 func Getenv(name, otherwise string) string {
