@@ -37,7 +37,7 @@ sbom: release ## list what is in each released command as CycloneDX, bin/release
 
 .PHONY: test
 test: $(TESTENV) ## run every test, race detector on, beside real servers
-	$(SERVERS) $(MAKE) --no-print-directory --keep-going test-together test-alone
+	$(SERVERS) $(MAKE) --no-print-directory --keep-going test-together test-alone $(if $(filter ./...,$(PACKAGES)),test-deploy)
 
 .PHONY: test-long
 test-long: ## run every test at full length, with soaks and storms; takes some hours
@@ -83,6 +83,10 @@ test-alone: compile-tests
 	wait $$! || failed=1; \
 	exit $$failed
 
+.PHONY: test-deploy
+test-deploy: ## run the tests of the deployments, which are a module of their own
+	go -C deploy test ./...
+
 .PHONY: test-short
 test-short: $(TESTENV) ## run only the quick tests
 	$(SERVERS) $(GOTEST) -short -p 4 $(PACKAGES)
@@ -125,6 +129,7 @@ verify: ## fail when generated code, go.mod or go.sum is not up to date
 	./proto/generate.sh --verify
 	go mod verify
 	go mod tidy -diff
+	go -C deploy mod tidy -diff
 
 .PHONY: bench
 bench: $(TESTENV) ## run the benchmarks that match BENCH (default all)
