@@ -29,6 +29,20 @@ build: ## build the commands into bin/
 release: ## build the commands as packages and images have them, into bin/release/
 	go build -trimpath -tags release -o bin/release/ ./cmd/...
 
+RELEASE := go -C deploy run ./cmd/release
+
+.PHONY: image
+image: ## build the OCI image for this machine's processor, bin/release/perceptor-image.tar
+	$(RELEASE) image
+
+.PHONY: deb
+deb: ## build the Debian package for this machine's processor into bin/release/
+	$(RELEASE) deb
+
+.PHONY: release-snapshot
+release-snapshot: ## build archives, packages and checksums for all platforms as a release has them, into bin/dist/
+	$(RELEASE) snapshot
+
 .PHONY: sbom
 sbom: release ## list what is in each released command as CycloneDX, bin/release/*.cdx.json
 	@for program in taskd dispatcher perceptorctl; do \

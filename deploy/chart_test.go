@@ -83,14 +83,14 @@ var kinds = map[string]func() metav1.Object{
 	"cert-manager.io/v1/Certificate":          func() metav1.Object { return &certificate{} },
 }
 
-// release is what the chart makes of some values.
-type release struct {
+// rendering is what the chart makes of some values.
+type rendering struct {
 	objects []metav1.Object
 	notes   string
 }
 
 // render renders the chart with a file of values as `helm install` does.
-func render(t *testing.T, name, values string) (*release, error) {
+func render(t *testing.T, name, values string) (*rendering, error) {
 	t.Helper()
 	chart, err := loader.Load("helm")
 	if err != nil {
@@ -108,7 +108,7 @@ func render(t *testing.T, name, values string) (*release, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &release{}
+	r := &rendering{}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		if strings.HasSuffix(path, "NOTES.txt") {
 			r.notes = files[path]
@@ -122,7 +122,7 @@ func render(t *testing.T, name, values string) (*release, error) {
 }
 
 // add decodes an object strictly: an unknown or repeated field is an error.
-func (r *release) add(t *testing.T, path, text string) {
+func (r *rendering) add(t *testing.T, path, text string) {
 	t.Helper()
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal([]byte(text), &kind); err != nil {
@@ -143,7 +143,7 @@ func (r *release) add(t *testing.T, path, text string) {
 }
 
 // all returns the objects of one type.
-func all[T metav1.Object](r *release) []T {
+func all[T metav1.Object](r *rendering) []T {
 	var found []T
 	for _, o := range r.objects {
 		if typed, ok := o.(T); ok {
@@ -154,13 +154,13 @@ func all[T metav1.Object](r *release) []T {
 }
 
 // releases renders each file of values in helm/testdata.
-func releases(t *testing.T) map[string]*release {
+func releases(t *testing.T) map[string]*rendering {
 	t.Helper()
 	paths, err := filepath.Glob("helm/testdata/*.yaml")
 	if err != nil || len(paths) == 0 {
 		t.Fatal(paths, err)
 	}
-	rendered := map[string]*release{}
+	rendered := map[string]*rendering{}
 	for _, path := range paths {
 		r, err := render(t, "perceptor", read(t, path))
 		if err != nil {
@@ -178,7 +178,7 @@ type pod struct {
 	spec corev1.PodSpec
 }
 
-func (r *release) pods() []pod {
+func (r *rendering) pods() []pod {
 	var pods []pod
 	for _, d := range all[*appsv1.Deployment](r) {
 		pods = append(pods, pod{d.Name, d.Spec.Template.ObjectMeta, d.Spec.Template.Spec})
@@ -198,7 +198,7 @@ var secrets = map[string][]string{
 }
 
 // mounted is the file system of the pod's container.
-func (r *release) mounted(t *testing.T, p pod) tree {
+func (r *rendering) mounted(t *testing.T, p pod) tree {
 	t.Helper()
 	files, volumes := tree{}, map[string]map[string]string{}
 	for _, v := range p.spec.Volumes {

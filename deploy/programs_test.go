@@ -9,13 +9,20 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/perceptor/perceptor/deploy/release"
 )
 
-// programs is the folder with the built programs.
-var programs string
+// programs is the folder with the built programs, and plan the release that they are of.
+var (
+	programs string
+	plan     *release.Plan
+	native   = release.Platform{OS: runtime.GOOS, Arch: runtime.GOARCH}
+)
 
 func TestMain(m *testing.M) {
 	os.Exit(withPrograms(m.Run))
@@ -29,12 +36,15 @@ func withPrograms(f func() int) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	programs = dir
-	build := exec.Command("go", "build", "-C", "..", "-trimpath", "-tags", "release", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/...")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "building the programs:", err)
+	root, err := filepath.Abs("..")
+	if err == nil {
+		plan, err = release.NewPlan(context.Background(), root, "v1.2.3")
+	}
+	if err == nil {
+		programs, err = dir, plan.Build(context.Background(), native, dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return f()

@@ -1,0 +1,4 @@
+#!/bin/sh
+set -e
+if [ "$1" = purge ]; then rm -rf /var/log/perceptor /etc/perceptor/secrets; fi
+if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
