@@ -14,7 +14,7 @@ import (
 
 const (
 	// cursor is the name of the cursor of a query.
-	cursor = "perceptor_import"
+	cursor = "import_lines"
 	// fetchRows is how many rows are fetched at a time.
 	fetchRows = 5000
 	// fetchLimit bounds a fetch, and the begin of the query, which may have to sort.
