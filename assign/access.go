@@ -101,12 +101,12 @@ func (t *tree) restrict(ctx context.Context, v *view) ([]string, error) {
 // [AdminConfig].User these are all nodes. It returns [ErrNotFound] if no member has ever
 // registered.
 func (a *Admin) Open(ctx context.Context) (open []string, err error) {
-	err = a.with(ctx, func(t *tree) error {
-		if err := t.check(ctx); err != nil {
+	err = a.with(ctx, func(e outside) error {
+		if err := e.check(ctx); err != nil {
 			return err
 		}
-		if open, err = t.open(ctx); errors.Is(err, zk.ErrNoNode) {
-			return fmt.Errorf("%w: %s", ErrNotFound, t.env)
+		if open, err = e.open(ctx); missing(err) {
+			return fmt.Errorf("%w: %s", ErrNotFound, a.cfg.Environment)
 		}
 		return err
 	})

@@ -21,7 +21,7 @@ var (
 	// ErrNotFound: the environment does not exist, because no member has ever
 	// registered in it.
 	ErrNotFound = errors.New("assign: no such environment")
-	// ErrNoAnswer: ZooKeeper did not answer in time. It is unknown whether a
+	// ErrNoAnswer: the server did not answer in time. It is unknown whether a
 	// change was made; repeating it is safe.
 	ErrNoAnswer = errNoAnswer
 	// ErrContended: other callers kept changing the strategy at the same time.
@@ -51,9 +51,12 @@ type AdminConfig struct {
 }
 
 // An Admin reads an environment from outside and changes its [Strategy]. It is
-// not a member. Each call opens and closes a connection of its own. All methods
-// may be called concurrently.
-type Admin struct{ cfg Config }
+// not a member. With ZooKeeper each call opens and closes a connection of its own.
+// All methods may be called concurrently.
+type Admin struct {
+	cfg  Config
+	rows Registry // nil: ZooKeeper
+}
 
 // NewAdmin returns all faults of cfg at once. It does not connect.
 func NewAdmin(cfg AdminConfig) (*Admin, error) {
@@ -68,6 +71,15 @@ func NewAdmin(cfg AdminConfig) (*Admin, error) {
 	return &Admin{cfg: c.withDefaults()}, nil
 }
 
+// NewRegistryAdmin returns an Admin of an environment of a registry; empty: of BASE.
+func NewRegistryAdmin(r Registry, environment string) (*Admin, error) {
+	c := Config{Environment: environment}.withDefaults()
+	if !validName(c.Environment) {
+		return nil, c.environmentFault()
+	}
+	return &Admin{cfg: c, rows: r}, nil
+}
+
 // An Overview is the content of an environment's nodes at one moment.
 type Overview struct {
 	State
@@ -80,13 +92,13 @@ type Overview struct {
 // ever registered.
 func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 	var o Overview
-	err := a.with(ctx, func(t *tree) error {
-		if err := t.check(ctx); err != nil {
+	err := a.with(ctx, func(e outside) error {
+		if err := e.check(ctx); err != nil {
 			return err
 		}
-		v, err := t.read(ctx, reading{all: true})
-		if errors.Is(err, zk.ErrNoNode) {
-			return fmt.Errorf("%w: %s", ErrNotFound, t.env)
+		v, err := e.read(ctx, reading{all: true})
+		if missing(err) {
+			return fmt.Errorf("%w: %s", ErrNotFound, a.cfg.Environment)
 		}
 		if err != nil {
 			return err
@@ -125,12 +137,12 @@ func (v *view) items() []ItemState {
 // that does not exist.
 func (a *Admin) Edit(ctx context.Context, change func(*Strategy) error) (Strategy, error) {
 	var written Strategy
-	err := a.with(ctx, func(t *tree) error {
-		if err := t.ensure(ctx); err != nil {
+	err := a.with(ctx, func(e outside) error {
+		if err := e.prepare(ctx); err != nil {
 			return err
 		}
 		for range editTries {
-			s, version, err := t.strategyNow(ctx)
+			s, version, err := toEdit(ctx, e)
 			if err != nil {
 				return err
 			}
@@ -145,7 +157,7 @@ func (a *Admin) Edit(ctx context.Context, change func(*Strategy) error) (Strateg
 				written = *s
 				return nil
 			}
-			if err := t.writeStrategy(ctx, s, version); !errors.Is(err, zk.ErrBadVersion) {
+			if err := e.writeStrategy(ctx, s, version); !changed(err) {
 				written = *s
 				return err
 			}
@@ -158,25 +170,28 @@ func (a *Admin) Edit(ctx context.Context, change func(*Strategy) error) (Strateg
 // Reset writes the zero strategy. It works even if the stored one cannot be
 // read.
 func (a *Admin) Reset(ctx context.Context) error {
-	return a.with(ctx, func(t *tree) error {
-		if err := t.ensure(ctx); err != nil {
+	return a.with(ctx, func(e outside) error {
+		if err := e.prepare(ctx); err != nil {
 			return err
 		}
-		return t.writeStrategy(ctx, &Strategy{}, -1)
+		return e.writeStrategy(ctx, &Strategy{}, anyVersion)
 	})
 }
 
 // strategyNow reads the strategy to change it.
-func (t *tree) strategyNow(ctx context.Context) (*Strategy, int32, error) {
+func (t *tree) strategyNow(ctx context.Context) ([]byte, int64, error) {
 	data, stat, err := t.get(ctx, t.strategy, false)
-	if err != nil {
-		return nil, 0, err
-	}
-	if len(data) == 0 {
-		return &Strategy{}, stat.Version, nil
+	return data, int64(stat.Version), err
+}
+
+// toEdit returns the strategy with its version.
+func toEdit(ctx context.Context, e outside) (*Strategy, int64, error) {
+	data, version, err := e.strategyNow(ctx)
+	if err != nil || len(data) == 0 {
+		return &Strategy{}, version, err
 	}
 	s, err := decodeStrategy(data)
-	return s, stat.Version, err
+	return s, version, err
 }
 
 // An EnvironmentState is an element of [Admin.Environments].
@@ -189,28 +204,34 @@ type EnvironmentState struct {
 // name.
 func (a *Admin) Environments(ctx context.Context) ([]EnvironmentState, error) {
 	var all []EnvironmentState
-	err := a.with(ctx, func(t *tree) error {
-		if err := t.check(ctx); err != nil {
+	err := a.with(ctx, func(e outside) error {
+		if err := e.check(ctx); err != nil {
 			return err
 		}
-		names, err := t.children(ctx, t.envs, false)
-		if err != nil && !errors.Is(err, zk.ErrNoNode) {
-			return err
-		}
-		for _, name := range names {
-			members, err := t.children(ctx, t.of(name).members, false)
-			if errors.Is(err, zk.ErrNoAuth) {
-				continue
-			}
-			if err != nil && !errors.Is(err, zk.ErrNoNode) {
-				return err
-			}
-			all = append(all, EnvironmentState{name, len(members)})
-		}
-		return nil
+		var err error
+		all, err = e.environments(ctx)
+		return err
 	})
 	slices.SortFunc(all, func(a, b EnvironmentState) int { return cmp.Compare(a.Name, b.Name) })
 	return all, err
+}
+
+func (t *tree) environments(ctx context.Context) (all []EnvironmentState, err error) {
+	names, err := t.children(ctx, t.envs, false)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return nil, err
+	}
+	for _, name := range names {
+		members, err := t.children(ctx, t.of(name).members, false)
+		if errors.Is(err, zk.ErrNoAuth) {
+			continue
+		}
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return nil, err
+		}
+		all = append(all, EnvironmentState{name, len(members)})
+	}
+	return all, nil
 }
 
 // check refuses a root of another program. It creates nothing.
@@ -225,10 +246,13 @@ func (t *tree) check(ctx context.Context) error {
 	return checkFormat(data)
 }
 
-// with calls f with the tree, through a session of its own. If a server does
-// not answer, it tries another one. So f may be called more than once and must
-// be idempotent.
-func (a *Admin) with(ctx context.Context, f func(*tree) error) (err error) {
+// with calls f with the environment. With ZooKeeper it uses a session of its own,
+// and if a server does not answer, it tries another one. So f may be called more
+// than once and must be idempotent.
+func (a *Admin) with(ctx context.Context, f func(outside) error) (err error) {
+	if a.rows != nil {
+		return f(rowsOutside{a.rows, a.cfg.Environment})
+	}
 	cfg := a.cfg
 	at := rand.IntN(len(cfg.Servers))
 	for range min(adminTries, len(cfg.Servers)) {
@@ -241,14 +265,14 @@ func (a *Admin) with(ctx context.Context, f func(*tree) error) (err error) {
 	return err
 }
 
-func (a *Admin) once(ctx context.Context, cfg Config, f func(*tree) error) error {
+func (a *Admin) once(ctx context.Context, cfg Config, f func(outside) error) error {
 	s, err := newSession(cfg, func() {})
 	if err != nil {
 		return err
 	}
 	defer s.close()
 	t := newTree(s, cfg)
-	if err := t.authenticate(ctx, cfg.User, cfg.Password); err != nil {
+	if err := t.authenticate(ctx); err != nil {
 		return err
 	}
 	return f(t)

@@ -16,6 +16,13 @@ import (
 
 func (c *cluster) newAdmin(change func(*AdminConfig)) *Admin {
 	c.t.Helper()
+	if c.dsn != "" {
+		a, err := NewRegistryAdmin(registryOver(c.t, c.dsn), "")
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return a
+	}
 	cfg := AdminConfig{Servers: []string{c.addr}, Root: c.root, Timeout: 30 * time.Second, Log: testLog(c.t, "admin")}
 	if change != nil {
 		change(&cfg)
@@ -37,138 +44,146 @@ func (c *cluster) edit(a *Admin, change func(*Strategy)) {
 func onHost(host string) func(*Config) { return func(cfg *Config) { cfg.Host = host } }
 
 func TestAnOverviewShowsMembersItemsLeaderAndRebalances(t *testing.T) {
-	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(6), func(cfg *Config) {
-		cfg.HeartbeatEvery, cfg.Reconcile = 20*time.Millisecond, 100*time.Millisecond
-		cfg.Address, cfg.Version = "10.0.0.1:7073", "v1"
-		cfg.Figures = func() map[string]int64 { return map[string]int64{"rows_claimed": 7} }
-	})
-	a, admin := c.join("a"), c.newAdmin(nil)
-	c.awaitShares(map[string]int{"a": 6})
-	b := c.join("b")
-	c.awaitShares(map[string]int{"a": 3, "b": 3})
-	var o Overview
-	c.observer.await(t, "the overview shows both with figures", func() bool {
-		var err error
-		if o, err = admin.Overview(t.Context()); err != nil {
-			t.Fatal(err)
+	overBoth(t, func(t *testing.T, newCluster clusterMaker) {
+		c := newCluster(t, plainItems(6), func(cfg *Config) {
+			cfg.HeartbeatEvery, cfg.Reconcile = 20*time.Millisecond, 100*time.Millisecond
+			cfg.Address, cfg.Version = "10.0.0.1:7073", "v1"
+			cfg.Figures = func() map[string]int64 { return map[string]int64{"rows_claimed": 7} }
+		})
+		a, admin := c.join("a"), c.newAdmin(nil)
+		c.awaitShares(map[string]int{"a": 6})
+		b := c.join("b")
+		c.awaitShares(map[string]int{"a": 3, "b": 3})
+		var o Overview
+		c.observer.await(t, "the overview shows both with figures", func() bool {
+			var err error
+			if o, err = admin.Overview(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			held := 0
+			for _, m := range o.Members {
+				held += len(m.Current)
+			}
+			return len(o.Members) == 2 && held == 6
+		})
+		if o.Leader != a.assigner.id || o.Generation < 2 || len(o.Items) != 6 || len(o.Faults) != 0 {
+			t.Errorf("overview %+v", o)
 		}
-		held := 0
-		for _, m := range o.Members {
-			held += len(m.Current)
+		last := o.Recent[len(o.Recent)-1]
+		if last.Generation != o.Generation || last.Moved != 3 || last.Members != 2 || last.Writer != a.assigner.id {
+			t.Errorf("last rebalancing %+v", last)
 		}
-		return len(o.Members) == 2 && held == 6
-	})
-	if o.Leader != a.zk.id || o.Generation < 2 || len(o.Items) != 6 || len(o.Faults) != 0 {
-		t.Errorf("overview %+v", o)
-	}
-	last := o.Recent[len(o.Recent)-1]
-	if last.Generation != o.Generation || last.Moved != 3 || last.Members != 2 || last.Writer != a.zk.id {
-		t.Errorf("last rebalancing %+v", last)
-	}
-	for _, it := range o.Items {
-		if len(it.Current) != 1 || it.Current[0] != it.Requested {
-			t.Errorf("item %+v", it)
+		for _, it := range o.Items {
+			if len(it.Current) != 1 || it.Current[0] != it.Requested {
+				t.Errorf("item %+v", it)
+			}
 		}
-	}
-	m := o.Members[1]
-	if m.ID != b.zk.id || m.Info.Address != "10.0.0.1:7073" || m.Info.Version != "v1" || m.Info.Started.IsZero() || m.Requested != 3 {
-		t.Errorf("member %+v", m)
-	}
-	if !maps.Equal(m.Figures, map[string]int64{"rows_claimed": 7}) {
-		t.Errorf("figures %v", m.Figures)
-	}
-	c.observer.await(t, "a sees a newer heartbeat of b", func() bool {
-		members := a.Snapshot().Members
-		return len(members) == 2 && members[1].Heartbeat.After(m.Heartbeat) && members[1].Figures["rows_claimed"] == 7
+		m := o.Members[1]
+		if m.ID != b.assigner.id || m.Info.Address != "10.0.0.1:7073" || m.Info.Version != "v1" || m.Info.Started.IsZero() || m.Requested != 3 {
+			t.Errorf("member %+v", m)
+		}
+		if !maps.Equal(m.Figures, map[string]int64{"rows_claimed": 7}) {
+			t.Errorf("figures %v", m.Figures)
+		}
+		c.observer.await(t, "a sees a newer heartbeat of b", func() bool {
+			members := a.Snapshot().Members
+			return len(members) == 2 && members[1].Heartbeat.After(m.Heartbeat) && members[1].Figures["rows_claimed"] == 7
+		})
+		if envs, err := admin.Environments(t.Context()); err != nil || !slices.Equal(envs, []EnvironmentState{{"BASE", 2}}) {
+			t.Errorf("environments %v, %v", envs, err)
+		}
 	})
-	if envs, err := admin.Environments(t.Context()); err != nil || !slices.Equal(envs, []EnvironmentState{{"BASE", 2}}) {
-		t.Errorf("environments %v, %v", envs, err)
-	}
 }
 
 func TestStrategiesMoveItemsWhileMembersRun(t *testing.T) {
-	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(6), nil)
-	a := c.joinAs(c.observer.hand("a", c.items), onHost("h1"))
-	c.awaitShares(map[string]int{"a": 6})
-	b := c.joinAs(c.observer.hand("b", c.items), onHost("h2"))
-	c.awaitShares(map[string]int{"a": 3, "b": 3})
-	admin := c.newAdmin(nil)
-	owns := func(ids ...int) func() bool { return func() bool { return slices.Equal(c.observer.owned("b"), ids) } }
+	overBoth(t, func(t *testing.T, newCluster clusterMaker) {
+		c := newCluster(t, plainItems(6), nil)
+		a := c.joinAs(c.observer.hand("a", c.items), onHost("h1"))
+		c.awaitShares(map[string]int{"a": 6})
+		b := c.joinAs(c.observer.hand("b", c.items), onHost("h2"))
+		c.awaitShares(map[string]int{"a": 3, "b": 3})
+		admin := c.newAdmin(nil)
+		owns := func(ids ...int) func() bool { return func() bool { return slices.Equal(c.observer.owned("b"), ids) } }
 
-	c.edit(admin, func(s *Strategy) { s.Drain("h1") })
-	c.awaitShares(map[string]int{"a": 0, "b": 6})
-	if m := b.Snapshot().Members[0]; !m.Barred || m.ID != a.zk.id || !a.Snapshot().Leading() {
-		t.Errorf("the drained leader is %+v", m)
-	}
-	c.edit(admin, func(s *Strategy) { s.Undrain("h1"); s.Pin("h2", 1); s.Pin("h1", 0, 2, 3, 4, 5) })
-	c.observer.await(t, "pins are kept", owns(1))
-	c.awaitShares(map[string]int{"a": 5, "b": 1})
-	c.edit(admin, func(s *Strategy) { s.Unpin(0, 1, 2, 3, 4, 5); s.PauseItems(0, 1) })
-	c.awaitShares(map[string]int{"a": 2, "b": 2})
-	if it := a.Snapshot().Items[0]; it.Without != Paused || it.Requested != "" || len(it.Current) != 0 {
-		t.Errorf("paused item %+v", it)
-	}
-	c.edit(admin, func(s *Strategy) { s.ResumeItems(0, 1); s.MaxItems = 2 })
-	c.observer.await(t, "the surplus is reported", func() bool {
-		n := 0
-		for _, it := range b.Snapshot().Items {
-			if it.Without == Surplus {
-				n++
-			}
+		c.edit(admin, func(s *Strategy) { s.Drain("h1") })
+		c.awaitShares(map[string]int{"a": 0, "b": 6})
+		if m := b.Snapshot().Members[0]; !m.Barred || m.ID != a.assigner.id || !a.Snapshot().Leading() {
+			t.Errorf("the drained leader is %+v", m)
 		}
-		return n == 2
+		c.edit(admin, func(s *Strategy) { s.Undrain("h1"); s.Pin("h2", 1); s.Pin("h1", 0, 2, 3, 4, 5) })
+		c.observer.await(t, "pins are kept", owns(1))
+		c.awaitShares(map[string]int{"a": 5, "b": 1})
+		c.edit(admin, func(s *Strategy) { s.Unpin(0, 1, 2, 3, 4, 5); s.PauseItems(0, 1) })
+		c.awaitShares(map[string]int{"a": 2, "b": 2})
+		if it := a.Snapshot().Items[0]; it.Without != Paused || it.Requested != "" || len(it.Current) != 0 {
+			t.Errorf("paused item %+v", it)
+		}
+		c.edit(admin, func(s *Strategy) { s.ResumeItems(0, 1); s.MaxItems = 2 })
+		c.observer.await(t, "the surplus is reported", func() bool {
+			n := 0
+			for _, it := range b.Snapshot().Items {
+				if it.Without == Surplus {
+					n++
+				}
+			}
+			return n == 2
+		})
+		c.awaitShares(map[string]int{"a": 2, "b": 2})
+		c.edit(admin, func(s *Strategy) { s.MaxItems, s.Members = 0, 1 })
+		c.observer.await(t, "one has all", func() bool {
+			return slices.Contains([]int{0, 6}, len(c.observer.owned("a"))) && len(c.observer.owned("a"))+len(c.observer.owned("b")) == 6
+		})
+		c.edit(admin, func(s *Strategy) { s.Paused = true })
+		c.awaitShares(map[string]int{"a": 0, "b": 0})
+		if err := admin.Reset(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c.awaitShares(map[string]int{"a": 3, "b": 3})
 	})
-	c.awaitShares(map[string]int{"a": 2, "b": 2})
-	c.edit(admin, func(s *Strategy) { s.MaxItems, s.Members = 0, 1 })
-	c.observer.await(t, "one has all", func() bool {
-		return slices.Contains([]int{0, 6}, len(c.observer.owned("a"))) && len(c.observer.owned("a"))+len(c.observer.owned("b")) == 6
-	})
-	c.edit(admin, func(s *Strategy) { s.Paused = true })
-	c.awaitShares(map[string]int{"a": 0, "b": 0})
-	if err := admin.Reset(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	c.awaitShares(map[string]int{"a": 3, "b": 3})
 }
 
 func TestAStandByOfTheSameHostTakesOver(t *testing.T) {
-	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(4), onHost("h1"))
-	admin := c.newAdmin(nil)
-	c.edit(admin, func(s *Strategy) { s.PerHost = 1 }) // before any member has registered
-	a := c.join("a")
-	c.awaitShares(map[string]int{"a": 4})
-	c.join("b")
-	c.observer.await(t, "b is known", func() bool { return len(a.Snapshot().Members) == 2 })
-	a.stop()
-	c.awaitShares(map[string]int{"a": 0, "b": 4})
-	if _, releases := a.hand.calls(); len(releases) != 1 {
-		t.Errorf("a released %v: items were moved while b stood by", releases)
-	}
+	overBoth(t, func(t *testing.T, newCluster clusterMaker) {
+		c := newCluster(t, plainItems(4), onHost("h1"))
+		admin := c.newAdmin(nil)
+		c.edit(admin, func(s *Strategy) { s.PerHost = 1 }) // before any member has registered
+		a := c.join("a")
+		c.awaitShares(map[string]int{"a": 4})
+		c.join("b")
+		c.observer.await(t, "b is known", func() bool { return len(a.Snapshot().Members) == 2 })
+		a.stop()
+		c.awaitShares(map[string]int{"a": 0, "b": 4})
+		if _, releases := a.hand.calls(); len(releases) != 1 {
+			t.Errorf("a released %v: items were moved while b stood by", releases)
+		}
+	})
 }
 
 func TestEditsAtTheSameTimeAllCount(t *testing.T) {
-	c := newCluster(t, testenv.ZooKeeper(t).Addr(), plainItems(4), nil)
-	admin := c.newAdmin(nil)
-	var wg sync.WaitGroup
-	for id := range 8 {
-		wg.Go(func() {
-			if _, err := admin.Edit(t.Context(), func(s *Strategy) error { s.PauseItems(id); return nil }); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	s, err := admin.Edit(t.Context(), func(*Strategy) error { return nil })
-	if want := []int{0, 1, 2, 3, 4, 5, 6, 7}; err != nil || !slices.Equal(s.PausedItems, want) {
-		t.Errorf("paused %v, %v", s.PausedItems, err)
-	}
-	_, err = admin.Edit(t.Context(), func(s *Strategy) error { s.PerHost = -1; return nil })
-	if !errors.Is(err, ErrStrategy) {
-		t.Errorf("a faulty strategy: %v", err)
-	}
-	if _, err = admin.Edit(t.Context(), func(*Strategy) error { return errPlanted }); !errors.Is(err, errPlanted) {
-		t.Errorf("a refused edit: %v", err)
-	}
+	overBoth(t, func(t *testing.T, newCluster clusterMaker) {
+		c := newCluster(t, plainItems(4), nil)
+		admin := c.newAdmin(nil)
+		var wg sync.WaitGroup
+		for id := range 8 {
+			wg.Go(func() {
+				if _, err := admin.Edit(t.Context(), func(s *Strategy) error { s.PauseItems(id); return nil }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		s, err := admin.Edit(t.Context(), func(*Strategy) error { return nil })
+		if want := []int{0, 1, 2, 3, 4, 5, 6, 7}; err != nil || !slices.Equal(s.PausedItems, want) {
+			t.Errorf("paused %v, %v", s.PausedItems, err)
+		}
+		_, err = admin.Edit(t.Context(), func(s *Strategy) error { s.PerHost = -1; return nil })
+		if !errors.Is(err, ErrStrategy) {
+			t.Errorf("a faulty strategy: %v", err)
+		}
+		if _, err = admin.Edit(t.Context(), func(*Strategy) error { return errPlanted }); !errors.Is(err, errPlanted) {
+			t.Errorf("a refused edit: %v", err)
+		}
+	})
 }
 
 func TestAGarbledOrDeletedStrategyIsPutBack(t *testing.T) {

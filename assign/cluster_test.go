@@ -2,26 +2,61 @@ package assign
 
 import (
 	"context"
+	"errors"
 	"path"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/go-zookeeper/zk"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/internal/testenv"
 )
 
-// A cluster has some members that share items over a real ZooKeeper, each
-// through a proxy of its own.
+// A cluster has some members that share items over a real ZooKeeper or PostgreSQL,
+// each through a proxy of its own.
 type cluster struct {
 	t        *testing.T
 	addr     string
 	root     string
+	dsn      string // of the tables; empty: members meet in ZooKeeper
 	items    []Item
 	observer *observer
 	admin    *zk.Conn // for changes of the tree that no member makes
 	change   func(*Config)
+}
+
+// What package assign_test provides, which may import package postgres: a registry over
+// a database, and a database with its tables on a server.
+var (
+	registryOver func(tb testing.TB, dsn string) Registry
+	tablesOn     func(tb testing.TB, server *testenv.PostgresServer) (dsn string)
+)
+
+// A clusterMaker returns a cluster on the shared server.
+type clusterMaker func(t *testing.T, items []Item, change func(*Config)) *cluster
+
+// overBoth runs a test with members that meet in ZooKeeper, and with members that meet in
+// PostgreSQL.
+func overBoth(t *testing.T, f func(t *testing.T, newCluster clusterMaker)) {
+	t.Run("zookeeper", func(t *testing.T) {
+		f(t, func(t *testing.T, items []Item, change func(*Config)) *cluster {
+			t.Helper()
+			return newCluster(t, testenv.ZooKeeper(t).Addr(), items, change)
+		})
+	})
+	t.Run("postgres", func(t *testing.T) {
+		f(t, func(t *testing.T, items []Item, change func(*Config)) *cluster {
+			t.Helper()
+			return newTableCluster(t, testenv.Postgres(t), items, change)
+		})
+	})
+}
+
+func newTableCluster(t *testing.T, server *testenv.PostgresServer, items []Item, change func(*Config)) *cluster {
+	t.Helper()
+	return &cluster{t: t, addr: server.Addr(), dsn: tablesOn(t, server), items: items, observer: newObserver(t), change: change}
 }
 
 func newCluster(t *testing.T, addr string, items []Item, change func(*Config)) *cluster {
@@ -42,8 +77,8 @@ func newCluster(t *testing.T, addr string, items []Item, change func(*Config)) *
 
 type clusterMember struct {
 	*running
-	proxy *testenv.Proxy
-	zk    *ZooKeeper
+	proxy    *testenv.Proxy
+	assigner *Member
 }
 
 func (c *cluster) config(name string) Config {
@@ -69,11 +104,44 @@ func (c *cluster) joinAs(h *hand, change func(*Config)) *clusterMember {
 	if change != nil {
 		change(&cfg)
 	}
-	z, err := NewZooKeeper(cfg, h)
+	m := c.member(cfg, h, p)
+	return &clusterMember{start(c.t, m, h), p, m}
+}
+
+// member returns a member that is not running. p is nil for one without a proxy.
+func (c *cluster) member(cfg Config, h *hand, p *testenv.Proxy) (m *Member) {
+	c.t.Helper()
+	var err error
+	if c.dsn == "" {
+		m, err = NewZooKeeper(cfg, h)
+	} else {
+		dsn := c.dsn
+		if p != nil {
+			if dsn, err = p.Through(dsn); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+		m, err = NewMember(cfg, registryOver(c.t, dsn), h)
+	}
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return &clusterMember{start(c.t, z, h), p, z}
+	return m
+}
+
+// ask reads one value from the tables.
+func (c *cluster) ask(query string, args ...any) (value []byte) {
+	c.t.Helper()
+	conn, err := pgx.Connect(c.t.Context(), c.dsn)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer conn.Close(c.t.Context()) //nolint:errcheck // the query has ended
+	err = conn.QueryRow(c.t.Context(), query, args...).Scan(&value)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		c.t.Fatal(err)
+	}
+	return value
 }
 
 // awaitShares waits until the workers have the given numbers of items and no
@@ -98,8 +166,11 @@ func (c *cluster) path(parts ...string) string {
 
 func (c *cluster) plan() plan {
 	c.t.Helper()
-	data, _, err := c.admin.Get(c.path("plan"))
-	if err != nil {
+	var data []byte
+	var err error
+	if c.dsn != "" {
+		data = c.ask("SELECT data FROM perceptor_00.assign_document WHERE kind = 'plan'")
+	} else if data, _, err = c.admin.Get(c.path("plan")); err != nil {
 		c.t.Fatal(err)
 	}
 	p, err := decodePlan(data)
@@ -109,14 +180,17 @@ func (c *cluster) plan() plan {
 	return p
 }
 
-// nodeOf returns the znode of a member; empty: it has none.
+// nodeOf returns the znode or the name of the row of a member; empty: it has none.
 func (c *cluster) nodeOf(m *clusterMember) string {
+	if c.dsn != "" {
+		return string(c.ask("SELECT format('m-%s-%s', id, lpad(seq::text, 10, '0'))::bytea FROM perceptor_00.assign_member WHERE id = $1", m.assigner.id))
+	}
 	names, _, err := c.admin.Children(c.path("members"))
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	for _, name := range names {
-		if id, _, ok := parseMemberName(name); ok && id == m.zk.id {
+		if id, _, ok := parseMemberName(name); ok && id == m.assigner.id {
 			return c.path("members", name)
 		}
 	}
@@ -145,4 +219,9 @@ func databases(n int) []Item {
 func (m *clusterMember) phase(id int) Phase {
 	items := m.Snapshot().Items
 	return items[slices.IndexFunc(items, func(it ItemState) bool { return it.ID == id })].Phase
+}
+
+// ProvideTables is called by package assign_test.
+func ProvideTables(over func(testing.TB, string) Registry, on func(testing.TB, *testenv.PostgresServer) string) {
+	registryOver, tablesOn = over, on
 }

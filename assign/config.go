@@ -118,7 +118,8 @@ func defaultTo(d *time.Duration, v time.Duration) {
 	}
 }
 
-// Validate returns all faults at once, each with field, value and rule.
+// Validate returns all faults for a member that uses ZooKeeper at once, each with
+// field, value and rule.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var faults []error
@@ -134,8 +135,19 @@ func (c Config) Validate() error {
 	if !validRoot(c.Root) {
 		fault("Root: %q: must be an absolute path without empty, \".\" or \"..\" parts, and not /zookeeper", c.Root)
 	}
+	if (c.User == "") != (c.Password == "") || strings.Contains(c.User, ":") {
+		fault("User, Password: must be given both or neither, and User has no colon")
+	}
+	return errors.Join(append(faults, c.validateShared())...)
+}
+
+// validateShared validates the fields that do not depend on where members meet.
+func (c Config) validateShared() error {
+	c = c.withDefaults()
+	var faults []error
+	fault := func(format string, a ...any) { faults = append(faults, fmt.Errorf("assign: "+format, a...)) }
 	if !validName(c.Environment) {
-		fault("Environment: %q: must be 1 to 64 letters, digits, '-', '_' or '.', and start with a letter or digit", c.Environment)
+		faults = append(faults, c.environmentFault())
 	}
 	if err := validateItems(c.Items); err != nil {
 		faults = append(faults, err)
@@ -158,10 +170,11 @@ func (c Config) Validate() error {
 	if c.MaxItems < 0 {
 		fault("MaxItems: %d: must not be negative", c.MaxItems)
 	}
-	if (c.User == "") != (c.Password == "") || strings.Contains(c.User, ":") {
-		fault("User, Password: must be given both or neither, and User has no colon")
-	}
 	return errors.Join(faults...)
+}
+
+func (c Config) environmentFault() error {
+	return fmt.Errorf("assign: Environment: %q: must be 1 to 64 letters, digits, '-', '_' or '.', and start with a letter or digit", c.Environment)
 }
 
 func validateItems(items []Item) error {

@@ -20,6 +20,9 @@ func TestAssignersKeepTheContract(t *testing.T) {
 			cfg.Servers, cfg.Root = []string{testenv.ZooKeeper(t).Addr()}, testenv.Root(t)
 			return NewZooKeeper(cfg, w)
 		},
+		"postgres": func(t *testing.T, cfg Config, w Worker) (Assigner, error) {
+			return NewMember(cfg, registryOver(t, tablesOn(t, testenv.Postgres(t))), w)
+		},
 	}
 	for name, maker := range makers {
 		t.Run(name, func(t *testing.T) { conformance(t, maker) })

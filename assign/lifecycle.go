@@ -14,7 +14,7 @@ const (
 	stableAfter = 10 * time.Second
 )
 
-// A lifecycle is the state machine of the items at one member. [ZooKeeper] and
+// A lifecycle is the state machine of the items at one member. [Member] and
 // [Local] share it. It has no clock, does no I/O and starts nothing: its inputs are
 // events, its outputs are what to do.
 //

@@ -9,7 +9,7 @@ import (
 )
 
 // A Local is the [Assigner] of a single process. It has all items at once and
-// needs no coordinator. It calls the worker by the same rules as [ZooKeeper].
+// needs no coordinator. It calls the worker by the same rules as [Member].
 type Local struct {
 	cfg     Config
 	worker  Worker

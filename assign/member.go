@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/go-zookeeper/zk"
 )
 
 const (
@@ -19,27 +17,27 @@ const (
 	leaveTimeout = time.Second
 )
 
-// A member is the goroutine of [ZooKeeper.Run]. It owns all state. Exchanges
-// with ZooKeeper (steps) and calls of the worker run in goroutines of their
+// A member is the goroutine of [Member.Run]. It owns all state. Exchanges with the
+// other members (steps) and calls of the worker run in goroutines of their
 // own, at most one step at a time and one call per group, and return their
 // results through a channel. So nothing delays the deadline of an unfenced
 // member.
 type member struct {
-	*ZooKeeper
+	*Member
 	log     *slog.Logger
 	counts  Counts
 	items   *lifecycle
 	calls   *caller
 	planner planner
 
-	sess       *session // nil: not opened yet, or expired
-	tree       *tree
+	sess       link           // nil: not opened yet, or expired
+	env        environment    // nil: not prepared yet
 	view       *view          // of the last reading, possibly of an earlier session
 	generation int64          // highest plan number seen
 	closing    sync.WaitGroup // of expired sessions
 
 	node        string // name of this member's node; empty: not registered
-	nodeVersion int32
+	nodeVersion int64
 	nodeSure    bool  // node, nodeVersion and written are known
 	written     []int // items as written in the node; nil: unknown
 	leaving     bool  // the node that announces the leave exists
@@ -62,18 +60,18 @@ type member struct {
 	fatal       error
 	connected   bool
 	leading     bool
-	faultLogged int32 // version of the garbled plan that was logged
+	faultLogged int64 // version of the garbled plan that was logged
 
-	strategyLogged int32 // version of the garbled strategy that was logged
+	strategyLogged int64 // version of the garbled strategy that was logged
 
 	stopping      bool
 	giveUp        time.Time // when stopping: end of the stop timeout
 	releasedSince time.Time // when stopping: since when no item is left
 }
 
-func newMember(ctx context.Context, z *ZooKeeper) *member {
+func newMember(ctx context.Context, z *Member) *member {
 	m := &member{
-		ZooKeeper: z, log: z.cfg.Log.With("member", z.id, "environment", z.cfg.Environment),
+		Member: z, log: z.cfg.Log.With("member", z.id, "environment", z.cfg.Environment),
 		items:   newLifecycle(z.cfg.Items, z.cfg.Fenced, z.cfg.TakeoverAfter),
 		planner: planner{self: z.id, items: z.cfg.Items, delay: z.cfg.RebalanceDelay, limit: z.cfg.MaxItems},
 		steps:   make(chan func(time.Time), 1), faultLogged: -1, strategyLogged: -1,
@@ -116,7 +114,7 @@ func (m *member) run(ctx context.Context) error {
 
 // follow updates the state for changes of the session.
 func (m *member) follow(now time.Time) {
-	if m.sess != nil && (m.sess.isExpired() || m.sess.isUnusable(now)) {
+	if m.sess != nil && (m.sess.isExpired() || m.isUnusable(now)) {
 		m.log.Warn("assign: session has ended; registering again", "expired", m.sess.isExpired())
 		m.dropSession()
 		if f := m.cfg.Events.Expired; f != nil {
@@ -129,7 +127,7 @@ func (m *member) follow(now time.Time) {
 	connected := m.sess != nil && m.node != "" && now.Before(m.contactEnds())
 	if connected != m.connected {
 		m.connected = connected
-		m.log.Info("assign: contact with ZooKeeper changed", "connected", connected)
+		m.log.Info("assign: contact with the other members changed", "connected", connected)
 		if f := m.cfg.Events.Connected; f != nil {
 			f(connected)
 		}
@@ -140,8 +138,14 @@ func (m *member) follow(now time.Time) {
 	}
 }
 
+// isUnusable reports whether the session has had no contact for too long.
+func (m *member) isUnusable(now time.Time) bool {
+	at := m.sess.unusableAt()
+	return !at.IsZero() && !now.Before(at)
+}
+
 // contactEnds returns when two thirds of the session have passed since the last
-// request that the ZooKeeper leader answered.
+// request whose answer proved that the session was alive.
 func (m *member) contactEnds() time.Time {
 	return m.sess.lastContact().Add(m.sess.timeout() * 2 / 3)
 }
@@ -158,7 +162,7 @@ func (m *member) cutOff(off bool, now time.Time) {
 		return
 	}
 	m.counts.CutOff++
-	m.log.Warn("assign: no contact with ZooKeeper; releasing all items", "items", formatIDs(m.items.current()))
+	m.log.Warn("assign: no contact with the other members; releasing all items", "items", formatIDs(m.items.current()))
 	m.calls.cancelAcquires()
 	if m.sess != nil {
 		m.calls.releaseBy = m.sess.lastContact().Add(m.sess.timeout())
@@ -184,7 +188,7 @@ func (m *member) deadline(now time.Time) (t time.Time) {
 func (m *member) dropSession() {
 	m.closing.Go(m.sess.abandon) // the session has expired, so it needs no close
 	m.sessionLost = m.sessionLost || m.counts.Registrations > 0
-	m.sess, m.tree, m.node, m.nodeSure, m.written, m.leaving = nil, nil, "", false, nil, false
+	m.sess, m.env, m.node, m.nodeSure, m.written, m.leaving = nil, nil, "", false, nil, false
 	m.stale, m.damaged, m.failures, m.nextStep = true, false, 0, time.Time{}
 }
 
@@ -255,7 +259,7 @@ func (m *member) leave() error {
 	return m.fatal
 }
 
-// A step is one exchange with ZooKeeper. It runs outside of the member's
+// A step is one exchange with the other members, through ZooKeeper or a registry. It runs outside of the member's
 // goroutine. The member's goroutine calls the function that it returns, unless
 // the session has changed.
 type step func(ctx context.Context) (apply func(now time.Time), err error)
@@ -297,20 +301,20 @@ func (m *member) stepFailed(err error, now time.Time) {
 	m.counts.FailedSteps++
 	m.fault = err.Error()
 	m.stale, m.nodeSure = true, false
-	m.damaged = m.damaged || errors.Is(err, zk.ErrNoNode)
+	m.damaged = m.damaged || missing(err)
 	if errors.Is(err, ErrFormat) {
 		m.log.Error("assign: root refused", "err", err)
 		if !m.everOpened {
 			m.fatal = err
 		}
 	}
-	if errors.Is(err, zk.ErrBadVersion) {
+	if changed(err) {
 		return // another writer was first: read again at once
 	}
 	m.nextStep = now.Add(min(firstStepRetry<<min(m.failures, 10), lastStepRetry))
 	m.failures++
 	if m.failures&(m.failures-1) == 0 { // the 1st, 2nd, 4th, …
-		m.log.Warn("assign: exchange with ZooKeeper failed; retrying", "failures", m.failures, "err", err)
+		m.log.Warn("assign: exchange with the other members failed; retrying", "failures", m.failures, "err", err)
 	}
 }
 
@@ -321,7 +325,7 @@ func (m *member) choose(now time.Time) (do step, wake time.Time) {
 		return nil, time.Time{}
 	case m.sess == nil:
 		return m.openStep(), time.Time{}
-	case m.tree == nil || m.damaged:
+	case m.env == nil || m.damaged:
 		return m.ensureStep(), time.Time{}
 	case !m.nodeSure:
 		return m.registerStep(), time.Time{}
@@ -347,13 +351,17 @@ func (m *member) choose(now time.Time) (do step, wake time.Time) {
 	if m.leading && !now.Before(m.nextSweep) {
 		return m.sweepStep(now), time.Time{}
 	}
-	return nil, earliest(earliest(earliest(wake, m.nextHeartbeat), m.nextPing()), m.nextReconcile)
+	return nil, earliest(earliest(earliest(earliest(wake, m.nextHeartbeat), m.nextPing()), m.nextReconcile), m.view.next)
 }
 
-func (m *member) nextPing() time.Time { return m.sess.lastContact().Add(m.sess.timeout() / 6) }
+// nextPing returns when an exchange is due that only proves the contact. If readings are due
+// periodically, they come first.
+func (m *member) nextPing() time.Time {
+	return m.sess.lastContact().Add(max(m.sess.timeout()/6, m.sess.readEvery()*5/4))
+}
 
 func (m *member) mustRead(now time.Time) bool {
-	if m.stale || m.view == nil || !now.Before(m.nextReconcile) {
+	if m.stale || m.view == nil || !now.Before(m.nextReconcile) || m.view.isOld(now) {
 		return true
 	}
 	return m.items.missing() && (!m.view.nodesRead || !m.view.at.After(m.items.readAfter()))

@@ -54,30 +54,40 @@ func (t *tree) readPlan(ctx context.Context, v *view) error {
 	if err != nil {
 		return err
 	}
-	v.planVersion = stat.Version
+	v.setPlan(data, int64(stat.Version))
+	return nil
+}
+
+// setPlan decodes the stored plan.
+func (v *view) setPlan(data []byte, version int64) {
+	v.planVersion = version
 	if len(data) == 0 {
-		return nil // no plan was written yet
+		return // no plan was written yet
 	}
 	p, err := decodePlan(data)
 	if err != nil {
 		v.planFault = err
-		return nil
+		return
 	}
 	v.plan = &p
-	return nil
 }
 
 // errStrategyGone: the node of a strategy that existed is empty.
 var errStrategyGone = errors.New("the strategy was deleted")
 
-// readStrategy reads the strategy. If there is none that can be read, it keeps
-// the last one.
 func (t *tree) readStrategy(ctx context.Context, v, last *view) error {
 	data, stat, err := t.get(ctx, t.strategy, true)
 	if err != nil {
 		return err
 	}
-	v.strategyVersion = stat.Version
+	v.setStrategy(data, int64(stat.Version), last)
+	return nil
+}
+
+// setStrategy decodes the stored strategy. If there is none that can be read, it keeps
+// that of the last view.
+func (v *view) setStrategy(data []byte, version int64, last *view) {
+	v.strategyVersion = version
 	if last != nil {
 		v.strategy = last.strategy
 	}
@@ -86,7 +96,7 @@ func (t *tree) readStrategy(ctx context.Context, v, last *view) error {
 		s, err := decodeStrategy(data)
 		if err != nil {
 			v.strategyFault = err
-			return nil
+			return
 		}
 		v.strategy = s
 	case v.strategy != nil && v.strategy.stored:
@@ -94,13 +104,12 @@ func (t *tree) readStrategy(ctx context.Context, v, last *view) error {
 	default:
 		v.strategy = &Strategy{}
 	}
-	return nil
 }
 
 // writeStrategy replaces the strategy of the given version. It returns
 // [zk.ErrBadVersion] if the version has changed.
-func (t *tree) writeStrategy(ctx context.Context, s *Strategy, version int32) error {
-	_, err := requestLeader(ctx, t.s, "write strategy", func() (*zk.Stat, error) { return t.s.conn.Set(t.strategy, encodeStrategy(s), version) })
+func (t *tree) writeStrategy(ctx context.Context, s *Strategy, version int64) error {
+	_, err := requestLeader(ctx, t.s, "write strategy", func() (*zk.Stat, error) { return t.s.conn.Set(t.strategy, encodeStrategy(s), int32(version)) })
 	return err
 }
 

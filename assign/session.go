@@ -29,6 +29,7 @@ const maxCalls = 16
 // The library's calls take no context and may block as long as there is no
 // connection. [request] and [requestLeader] bound them.
 type session struct {
+	cfg         Config
 	conn        *zk.Conn
 	connections *connections
 	ended       chan struct{} // the library's goroutines have ended
@@ -52,7 +53,7 @@ type watch struct {
 // newSession starts to connect and returns at once.
 func newSession(cfg Config, signal func()) (*session, error) {
 	s := &session{
-		ended: make(chan struct{}), signal: signal,
+		cfg: cfg, ended: make(chan struct{}), signal: signal,
 		slots: make(chan struct{}, maxCalls), limit: cfg.SessionTimeout / 4, armed: map[watch]bool{},
 	}
 	s.connections = newConnections(cfg.Dial, s.hasWatches, cfg.SessionTimeout)
@@ -134,6 +135,16 @@ func (s *session) lastContact() time.Time {
 	return s.contact
 }
 
+// readEvery implements [link]: watches tell of every change.
+func (s *session) readEvery() time.Duration { return 0 }
+
+// of implements [link].
+func (s *session) of(ours bool) environment {
+	t := newTree(s, s.cfg)
+	t.ours = ours
+	return t
+}
+
 // timeout returns the session timeout that the server has granted.
 func (s *session) timeout() time.Duration { return s.connections.granted() }
 
@@ -147,11 +158,6 @@ func (s *session) unusableAt() time.Time {
 		return time.Time{}
 	}
 	return contact.Add(2 * s.timeout())
-}
-
-func (s *session) isUnusable(now time.Time) bool {
-	at := s.unusableAt()
-	return !at.IsZero() && !now.Before(at)
 }
 
 // request makes a request that any server may answer from its own state.

@@ -2,51 +2,41 @@ package assign
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/go-zookeeper/zk"
 )
 
 // openStep opens a session. (It does no I/O itself, so it may set m.sess.)
 func (m *member) openStep() step {
-	sess, err := newSession(m.cfg, m.inbox.signal)
+	sess, err := m.open(m.inbox.signal)
 	if err == nil {
 		m.sess = sess
 	}
 	return func(context.Context) (func(time.Time), error) { return func(time.Time) {}, err }
 }
 
-// ensureStep creates missing nodes of the tree and checks its format.
+// ensureStep creates what is missing of the environment and checks its format.
 func (m *member) ensureStep() step {
-	t := m.tree
-	if t == nil {
-		t = newTree(m.sess, m.cfg)
-		t.ours = m.everOpened
+	e := m.env
+	if e == nil {
+		e = m.sess.of(m.everOpened)
 	}
-	fresh := m.tree == nil
 	return func(ctx context.Context) (func(time.Time), error) {
-		if fresh {
-			if err := t.authenticate(ctx, m.cfg.User, m.cfg.Password); err != nil {
-				return nil, err
-			}
-		}
-		if err := t.ensure(ctx); err != nil {
+		if err := e.prepare(ctx); err != nil {
 			return nil, err
 		}
-		return func(time.Time) { m.tree, m.damaged, m.everOpened = t, false, true }, nil
+		return func(time.Time) { m.env, m.damaged, m.everOpened = e, false, true }, nil
 	}
 }
 
 // registerStep creates this member's node with its items, or finds the existing
 // one.
 func (m *member) registerStep() step {
-	t, held := m.tree, m.items.current()
+	e, held := m.env, m.items.current()
 	data := encodeMember(m.info, held, m.currentHeartbeat(time.Now()))
 	return func(ctx context.Context) (func(time.Time), error) {
-		node, version, err := t.register(ctx, m.id, data)
+		node, version, err := e.register(ctx, m.id, data)
 		if err != nil {
 			return nil, err
 		}
@@ -73,25 +63,20 @@ func (m *member) registered(held []int) {
 	}
 }
 
-// readStep reads the tree, completely if it is time to reconcile.
+// readStep reads the environment, completely if it is time to reconcile.
 func (m *member) readStep(now time.Time) step {
 	all := !now.Before(m.nextReconcile)
 	r := reading{self: m.id, current: m.items.current(), all: all, last: m.view}
 	m.stale = false
-	t, leading := m.tree, m.leading
+	e, leading := m.env, m.leading
 	return func(ctx context.Context) (func(time.Time), error) {
-		if all && leading {
-			if err := t.restoreFormat(ctx); err != nil {
-				return nil, err
-			}
-		}
-		v, err := t.read(ctx, r)
+		v, err := e.read(ctx, r)
 		if err != nil {
 			return nil, err
 		}
 		var restricted []string
 		if all && leading {
-			if restricted, err = t.restrict(ctx, v); err != nil {
+			if restricted, err = e.maintain(ctx, v); err != nil {
 				return nil, err
 			}
 		}
@@ -109,7 +94,11 @@ func (m *member) see(v *view, all bool, now time.Time) {
 	m.view = v
 	if all {
 		// jitter, so that members do not read at the same time
-		m.nextReconcile = now.Add(m.cfg.Reconcile*3/4 + rand.N(m.cfg.Reconcile/2))
+		every := m.cfg.Reconcile
+		if limit := m.sess.readEvery(); limit > 0 {
+			every = min(every, limit)
+		}
+		m.nextReconcile = now.Add(every*3/4 + rand.N(every/2))
 	}
 	own := v.registration(m.id)
 	if own == nil || own.node != m.node {
@@ -145,10 +134,10 @@ func (m *member) seeStrategy(v *view) {
 
 // restoreStrategyStep writes the last strategy that could be read.
 func (m *member) restoreStrategyStep() step {
-	t, v := m.tree, m.view
+	e, v := m.env, m.view
 	return func(ctx context.Context) (func(time.Time), error) {
-		err := t.writeStrategy(ctx, v.strategy, v.strategyVersion)
-		if err != nil && !errors.Is(err, zk.ErrBadVersion) {
+		err := e.writeStrategy(ctx, v.strategy, v.strategyVersion)
+		if err != nil && !changed(err) {
 			return nil, err
 		}
 		return func(time.Time) { m.stale = true }, nil
@@ -157,7 +146,7 @@ func (m *member) restoreStrategyStep() step {
 
 // planStep writes a plan, if the plan that it replaces is unchanged.
 func (m *member) planStep(prop proposal) step {
-	t, v := m.tree, m.view
+	e, v := m.env, m.view
 	p := plan{Generation: m.generation + 1, Writer: m.id, WrittenAt: time.Now().UTC(), proposal: prop}
 	made := Rebalancing{
 		Generation: p.Generation, Writer: p.Writer, At: p.WrittenAt,
@@ -168,8 +157,8 @@ func (m *member) planStep(prop proposal) step {
 	}
 	p.recent = append(slices.Clone(p.recent[max(0, len(p.recent)-maxRecent+1):]), made)
 	return func(ctx context.Context) (func(time.Time), error) {
-		err := t.writePlan(ctx, p, v.planVersion)
-		if err != nil && !errors.Is(err, zk.ErrBadVersion) {
+		err := e.writePlan(ctx, p, v.planVersion)
+		if err != nil && !changed(err) {
 			return nil, err
 		}
 		return func(time.Time) {
@@ -204,16 +193,16 @@ func (m *member) planned(p plan, made Rebalancing) {
 // is unchanged.
 func (m *member) writeStep(held, announce []int) step {
 	target := slices.Sorted(slices.Values(slices.Concat(held, announce)))
-	planVersion := int32(-1)
+	w := memberWrite{version: m.nodeVersion, plan: anyVersion, withdraws: m.withdraws(target)}
 	by := map[int][]string{}
 	if len(announce) > 0 {
-		planVersion = m.view.planVersion
+		w.plan = m.view.planVersion
 		by, _ = m.view.currentOwners(m.id)
 	}
-	t, node, version := m.tree, m.node, m.nodeVersion
-	data := encodeMember(m.info, target, m.currentHeartbeat(time.Now()))
+	e, node := m.env, m.node
+	w.data = encodeMember(m.info, target, m.currentHeartbeat(time.Now()))
 	return func(ctx context.Context) (func(time.Time), error) {
-		version, err := t.writeMember(ctx, node, data, version, planVersion)
+		version, err := e.writeMember(ctx, node, w)
 		if err != nil {
 			return nil, err
 		}
@@ -222,6 +211,17 @@ func (m *member) writeStep(held, announce []int) step {
 			m.items.announced(announce, func(id int) bool { return len(by[id]) > 0 })
 		}, nil
 	}
+}
+
+// withdraws reports whether target lacks an item that this member has published.
+func (m *member) withdraws(target []int) bool {
+	return m.written == nil || slices.ContainsFunc(m.written, func(id int) bool { return !contains(target, id) })
+}
+
+// contains looks in ascending ids.
+func contains(ids []int, id int) bool {
+	_, found := slices.BinarySearch(ids, id)
+	return found
 }
 
 // currentHeartbeat returns the last heartbeat, or a new one when it is due.
@@ -238,10 +238,10 @@ func (m *member) currentHeartbeat(now time.Time) heartbeat {
 
 // sweepStep looks for environments that have been without members for long.
 func (m *member) sweepStep(now time.Time) step {
-	t := m.tree
+	e := m.env
 	m.nextSweep = now.Add(max(m.cfg.StaleAfter/24, time.Second/10))
 	return func(ctx context.Context) (func(time.Time), error) {
-		cleared, err := t.sweep(ctx, m.cfg.StaleAfter, m.log)
+		cleared, err := e.sweep(ctx, m.cfg.StaleAfter, m.log)
 		if err != nil {
 			m.log.Warn("assign: sweep for stale environments failed", "err", err)
 		}
@@ -256,9 +256,9 @@ func (m *member) sweepStep(now time.Time) step {
 // leaveStep announces that this member leaves, so that the leader plans without
 // it.
 func (m *member) leaveStep() step {
-	t := m.tree
+	e := m.env
 	return func(ctx context.Context) (func(time.Time), error) {
-		if err := t.announceLeaving(ctx, m.id); err != nil {
+		if err := e.announceLeaving(ctx, m.id); err != nil {
 			return nil, err
 		}
 		return func(time.Time) { m.leaving, m.stale = true, true }, nil
@@ -267,8 +267,8 @@ func (m *member) leaveStep() step {
 
 // pingStep proves that the session is alive.
 func (m *member) pingStep() step {
-	t := m.tree
+	e := m.env
 	return func(ctx context.Context) (func(time.Time), error) {
-		return func(time.Time) {}, t.sync(ctx)
+		return func(time.Time) {}, e.prove(ctx)
 	}
 }

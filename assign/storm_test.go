@@ -19,19 +19,21 @@ import (
 //
 // The test logs its seed; ASSIGN_STORM_SEED sets it.
 func TestNoItemHasTwoOwnersInAStorm(t *testing.T) {
-	for _, fenced := range []bool{false, true} {
-		t.Run(fmt.Sprintf("fenced %v", fenced), func(t *testing.T) {
-			t.Parallel()
-			steps := 40
-			switch {
-			case testenv.Long():
-				steps = 400
-			case testing.Short():
-				steps = 10
-			}
-			newStorm(t, fenced).rage(steps)
-		})
-	}
+	overBoth(t, func(t *testing.T, newCluster clusterMaker) {
+		for _, fenced := range []bool{false, true} {
+			t.Run(fmt.Sprintf("fenced %v", fenced), func(t *testing.T) {
+				t.Parallel()
+				steps := 40
+				switch {
+				case testenv.Long():
+					steps = 400
+				case testing.Short():
+					steps = 10
+				}
+				newStorm(t, newCluster, fenced).rage(steps)
+			})
+		}
+	})
 }
 
 type storm struct {
@@ -41,7 +43,7 @@ type storm struct {
 	born    int
 }
 
-func newStorm(t *testing.T, fenced bool) *storm {
+func newStorm(t *testing.T, newCluster clusterMaker, fenced bool) *storm {
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv("ASSIGN_STORM_SEED"); text != "" {
 		var err error
@@ -50,7 +52,7 @@ func newStorm(t *testing.T, fenced bool) *storm {
 		}
 	}
 	t.Logf("ASSIGN_STORM_SEED=%d", seed)
-	c := newCluster(t, testenv.ZooKeeper(t).Addr(), databases(2), func(cfg *Config) {
+	c := newCluster(t, databases(2), func(cfg *Config) {
 		cfg.Fenced, cfg.SessionTimeout, cfg.TakeoverAfter = fenced, 1500*time.Millisecond, 200*time.Millisecond
 		cfg.RebalanceDelay = 50 * time.Millisecond
 	})

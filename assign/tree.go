@@ -17,7 +17,8 @@ type tree struct {
 	s   *session
 	acl []zk.ACL
 	// user owns the nodes; empty: everybody does.
-	user string
+	user, password string
+	authenticated  bool
 	// ours: this process has verified that the root belongs to this package.
 	ours bool
 
@@ -29,7 +30,7 @@ func newTree(s *session, cfg Config) *tree {
 	if cfg.User != "" {
 		acl = zk.DigestACL(zk.PermAll, cfg.User, cfg.Password)
 	}
-	t := &tree{s: s, acl: acl, user: cfg.User, root: cfg.Root, format: path.Join(cfg.Root, "format"), envs: path.Join(cfg.Root, "env")}
+	t := &tree{s: s, acl: acl, user: cfg.User, password: cfg.Password, root: cfg.Root, format: path.Join(cfg.Root, "format"), envs: path.Join(cfg.Root, "env")}
 	return t.of(cfg.Environment)
 }
 
@@ -42,19 +43,23 @@ func (t *tree) of(environment string) *tree {
 }
 
 // authenticate sends the digest credentials, if there are any.
-func (t *tree) authenticate(ctx context.Context, user, password string) error {
-	if user == "" {
+func (t *tree) authenticate(ctx context.Context) error {
+	if t.user == "" || t.authenticated {
 		return nil
 	}
 	_, err := request(ctx, t.s, "authenticate", func() (struct{}, error) {
-		return struct{}{}, t.s.conn.AddAuth("digest", []byte(user+":"+password))
+		return struct{}{}, t.s.conn.AddAuth("digest", []byte(t.user+":"+t.password))
 	})
+	t.authenticated = err == nil
 	return err
 }
 
-// ensure creates the missing nodes that every member needs. It refuses a root
+// prepare creates the missing nodes that every member needs. It refuses a root
 // of another program.
-func (t *tree) ensure(ctx context.Context) error {
+func (t *tree) prepare(ctx context.Context) error {
+	if err := t.authenticate(ctx); err != nil {
+		return err
+	}
 	if err := t.ensureFormat(ctx); err != nil {
 		return err
 	}
@@ -189,6 +194,17 @@ func (t *tree) children(ctx context.Context, p string, watched bool) ([]string, 
 	return names, err
 }
 
+// prove implements [environment].
+func (t *tree) prove(ctx context.Context) error { return t.sync(ctx) }
+
+// maintain restores the format and restricts open nodes.
+func (t *tree) maintain(ctx context.Context, v *view) ([]string, error) {
+	if err := t.restoreFormat(ctx); err != nil {
+		return nil, err
+	}
+	return t.restrict(ctx, v)
+}
+
 // sync waits until this member's server has all earlier writes, and proves that
 // the session is alive.
 func (t *tree) sync(ctx context.Context) error {
@@ -199,7 +215,7 @@ func (t *tree) sync(ctx context.Context) error {
 // register creates this member's node, or finds the one that an earlier try in
 // this session has created. It then removes other nodes of this member, which
 // belong to an abandoned session, so that the member is never missing.
-func (t *tree) register(ctx context.Context, id string, data []byte) (node string, version int32, err error) {
+func (t *tree) register(ctx context.Context, id string, data []byte) (node string, version int64, err error) {
 	names, err := t.children(ctx, t.members, false)
 	if err != nil {
 		return "", 0, err
@@ -215,7 +231,7 @@ func (t *tree) register(ctx context.Context, id string, data []byte) (node strin
 		case err != nil:
 			return "", 0, err
 		case stat.EphemeralOwner == t.s.conn.SessionID() && node == "":
-			node, version = name, stat.Version
+			node, version = name, int64(stat.Version)
 		default:
 			others = append(others, name)
 		}
@@ -247,25 +263,24 @@ func (t *tree) remove(ctx context.Context, p string) error {
 	return err
 }
 
-// writeMember writes this member's node and returns its new version. If
-// planVersion is not -1, it writes only if the plan has that version.
-func (t *tree) writeMember(ctx context.Context, node string, data []byte, version, planVersion int32) (int32, error) {
+// writeMember implements [environment].
+func (t *tree) writeMember(ctx context.Context, node string, w memberWrite) (int64, error) {
 	p := path.Join(t.members, node)
-	ops := []any{&zk.SetDataRequest{Path: p, Data: data, Version: version}}
-	if planVersion >= 0 {
-		ops = append(ops, &zk.CheckVersionRequest{Path: t.plan, Version: planVersion})
+	ops := []any{&zk.SetDataRequest{Path: p, Data: w.data, Version: int32(w.version)}}
+	if w.plan != anyVersion {
+		ops = append(ops, &zk.CheckVersionRequest{Path: t.plan, Version: int32(w.plan)})
 	}
 	res, err := requestLeader(ctx, t.s, "write "+p, func() ([]zk.MultiResponse, error) { return t.s.conn.Multi(ops...) })
 	if err != nil {
 		return 0, err
 	}
-	return res[0].Stat.Version, nil
+	return int64(res[0].Stat.Version), nil
 }
 
 // writePlan replaces the plan of the given version. It returns
 // [zk.ErrBadVersion] if the version has changed.
-func (t *tree) writePlan(ctx context.Context, p plan, version int32) error {
-	_, err := requestLeader(ctx, t.s, "write plan", func() (*zk.Stat, error) { return t.s.conn.Set(t.plan, encodePlan(p), version) })
+func (t *tree) writePlan(ctx context.Context, p plan, version int64) error {
+	_, err := requestLeader(ctx, t.s, "write plan", func() (*zk.Stat, error) { return t.s.conn.Set(t.plan, encodePlan(p), int32(version)) })
 	return err
 }
 

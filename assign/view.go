@@ -5,30 +5,31 @@ import (
 	"time"
 )
 
-// A view is the result of one reading of the whole tree. It is immutable. The
-// reading begins with the plan, then reads the list of members, then their
-// nodes. So a member that is found to have an item had it after the plan was
+// A view is the result of one reading of an environment. It is immutable. A reading
+// is one exchange, or it begins with the plan, then reads the list of members, then
+// their nodes. So a member that is found to have an item had it after the plan was
 // written.
 type view struct {
 	at          time.Time // when the reading began
 	plan        *plan     // nil: missing or garbled
-	planVersion int32     // of the znode; -1: missing
+	planVersion int64     // as stored; only equal or not
 	planFault   error     // why the plan is garbled
 
 	strategy        *Strategy // the last one that could be read; nil: none
-	strategyVersion int32     // of the znode
+	strategyVersion int64     // as stored
 	strategyFault   error     // why the stored strategy cannot be used
 
 	members   []registration // by sequence number
 	leaving   map[string]bool
-	nodesRead bool // the members' nodes were read, too
+	nodesRead bool      // the members' nodes were read, too
+	next      time.Time // when a member may no longer be listed without a notice; zero: a notice tells
 }
 
 // A registration is a member as other members see it.
 type registration struct {
 	id      string
 	seq     int64
-	node    string // name of the znode
+	node    string // its name with id and number
 	read    bool   // info and current are known, perhaps from an earlier reading if !view.nodesRead
 	info    MemberInfo
 	current []int
@@ -36,6 +37,9 @@ type registration struct {
 	heartbeat time.Time
 	figures   map[string]int64
 }
+
+// isOld reports whether a member may no longer be listed.
+func (v *view) isOld(now time.Time) bool { return !v.next.IsZero() && !now.Before(v.next) }
 
 func (v *view) registration(id string) *registration {
 	if v == nil {

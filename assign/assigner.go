@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// A ZooKeeper is the [Assigner] that distributes items over processes.
-type ZooKeeper struct {
+// A Member is the [Assigner] that distributes items over processes. Members of one
+// environment meet in ZooKeeper or in a [Registry].
+type Member struct {
 	cfg     Config
 	worker  Worker
 	id      string
@@ -18,34 +19,58 @@ type ZooKeeper struct {
 	running atomic.Bool
 	inbox   *inbox
 	snap    atomic.Pointer[Snapshot]
+	// open starts a session and does no I/O. signal wakes Run.
+	open func(signal func()) (link, error)
 }
 
 // NewZooKeeper returns a member that is not running yet. It returns all faults
 // of cfg at once. It does not connect.
-func NewZooKeeper(cfg Config, w Worker) (*ZooKeeper, error) {
-	cfg = cfg.withDefaults()
+func NewZooKeeper(cfg Config, w Worker) (*Member, error) {
 	if err := errors.Join(cfg.Validate(), validateWorker(w)); err != nil {
 		return nil, err
 	}
-	z := &ZooKeeper{cfg: cfg, worker: w, id: newID(), info: cfg.info(time.Now().UTC()), inbox: newInbox(cfg.Items)}
+	m := newAssigner(cfg, w)
+	m.open = func(signal func()) (link, error) { return newSession(m.cfg, signal) }
+	return m, nil
+}
+
+// NewMember returns a member that is not running yet, for members that meet in a
+// registry. It returns all faults of cfg at once, and uses all of its fields but
+// Servers, Root, User, Password and Dial. It does not connect.
+func NewMember(cfg Config, r Registry, w Worker) (*Member, error) {
+	var missing error
+	if r == nil {
+		missing = errors.New("assign: registry: nil: must be given")
+	}
+	if err := errors.Join(cfg.validateShared(), missing, validateWorker(w)); err != nil {
+		return nil, err
+	}
+	m := newAssigner(cfg, w)
+	m.open = func(signal func()) (link, error) { return newRowLink(r, m.cfg, m.id, signal), nil }
+	return m, nil
+}
+
+func newAssigner(cfg Config, w Worker) *Member {
+	cfg = cfg.withDefaults()
+	m := &Member{cfg: cfg, worker: w, id: newID(), info: cfg.info(time.Now().UTC()), inbox: newInbox(cfg.Items)}
 	items := newLifecycle(cfg.Items, cfg.Fenced, cfg.TakeoverAfter)
-	z.snap.Store(snapshot(z.id, z.info, nil, items, heartbeat{}, Counts{}))
-	return z, nil
+	m.snap.Store(snapshot(m.id, m.info, nil, items, heartbeat{}, Counts{}))
+	return m
 }
 
 // Lost implements [Assigner].
-func (z *ZooKeeper) Lost(ids ...int) { z.inbox.put(ids) }
+func (m *Member) Lost(ids ...int) { m.inbox.put(ids) }
 
 // Snapshot implements [Assigner].
-func (z *ZooKeeper) Snapshot() Snapshot { return *z.snap.Load() }
+func (m *Member) Snapshot() Snapshot { return *m.snap.Load() }
 
-// Run implements [Assigner]. It waits, and logs that it waits, while ZooKeeper
-// is unavailable, also at the start.
-func (z *ZooKeeper) Run(ctx context.Context) error {
-	if !z.running.CompareAndSwap(false, true) {
+// Run implements [Assigner]. It waits, and logs that it waits, while the servers
+// are unavailable where members meet, also at the start.
+func (m *Member) Run(ctx context.Context) error {
+	if !m.running.CompareAndSwap(false, true) {
 		return ErrRunning
 	}
-	return newMember(ctx, z).run(ctx)
+	return newMember(ctx, m).run(ctx)
 }
 
 // snapshot returns the state of a member whose last view is v.
@@ -78,7 +103,7 @@ func (v *view) proposal() proposal {
 	return v.plan.proposal
 }
 
-// state returns what every reader of the tree can know.
+// state returns what every reader of the environment can know.
 func (v *view) state() State {
 	s := State{Leader: v.leader()}
 	if v == nil {
