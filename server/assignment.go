@@ -16,7 +16,7 @@ type assignmentService struct {
 }
 
 // errNoAssignment is the answer if no coordinator is configured.
-var errNoAssignment = task.Errorf(task.ReasonNoAssignment, "this installation distributes nothing over dispatchers, or this taskd has no zookeeper.servers")
+var errNoAssignment = task.Errorf(task.ReasonNoAssignment, "this installation distributes nothing over dispatchers")
 
 func (s *assignmentService) GetAssignment(ctx context.Context, _ *perceptorv1.GetAssignmentRequest) (*perceptorv1.Assignment, error) {
 	if s.store == nil {

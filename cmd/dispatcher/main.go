@@ -1,6 +1,6 @@
 // Command dispatcher owns shards, claims their due tasks in Postgres and publishes
-// the runs to Kafka. Dispatchers share the shards through ZooKeeper: run two or
-// more.
+// the runs to Kafka. Dispatchers share the shards through Postgres or ZooKeeper: run
+// two or more.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 )
 
 // needs says what the configuration must have.
-const needs = config.NeedPostgres | config.NeedKafka | config.NeedZooKeeper | config.ListensDispatcher
+const needs = config.NeedPostgres | config.NeedKafka | config.NeedAssignment | config.ListensDispatcher
 
 func main() { os.Exit(cli.Main(newCommand())) }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/spf13/cobra"
@@ -47,7 +48,7 @@ func (c *ctl) assignCommand() *cobra.Command {
 		}),
 		c.assignLimit(), c.assignReset(),
 	)
-	cmd.Long = "Show and change which dispatcher owns which shards. The commands work in ZooKeeper directly and need no API.\n\n" +
+	cmd.Long = "Show and change which dispatcher owns which shards. The commands work in Postgres or ZooKeeper\ndirectly and need no API.\n\n" +
 		"WHO selects members by name, id, host or address (with or without port). Names outlast a restart, ids do not.\n" +
 		"ITEMS are numbers such as 0-31,512: 0 to 511 are shards, 512 plus a database's number are its chores."
 	cmd.Example = "  perceptorctl assign drain db-host-1\n  perceptorctl assign pin 10.0.0.7 0-31\n  perceptorctl assign pause 96-127,515"
@@ -67,21 +68,40 @@ func withItems(args []string, f func(ids []int)) error {
 	return nil
 }
 
-// assignment adds the flags and the call of a command that works in ZooKeeper.
+// assignment adds the flags and the call of a command that works where dispatchers agree.
 func (c *ctl) assignment(cmd *cobra.Command, f func(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin) error) *cobra.Command {
-	cli.ConfigFlags(cmd, config.NeedZooKeeper, func(cmd *cobra.Command, conf *config.Config) error {
+	cli.ConfigFlags(cmd, config.NeedAssignment, func(cmd *cobra.Command, conf *config.Config) error {
 		if err := c.checkOutput(); err != nil {
-			return err
-		}
-		a, err := app.NewAssignment(conf, c.timeout)
-		if err != nil {
 			return err
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 		defer cancel()
+		a, closeAdmin, err := openAssignment(ctx, conf, c.timeout)
+		if err != nil {
+			return err
+		}
+		defer closeAdmin()
 		return assignError(f(ctx, cmd, conf, a))
-	}, "zookeeper", "postgres")
+	}, "assignment", "leases", "zookeeper", "postgres")
 	return cmd
+}
+
+// openAssignment returns what works where dispatchers agree, and what closes its connections.
+func openAssignment(ctx context.Context, conf *config.Config, timeout time.Duration) (*assign.Admin, func(), error) {
+	if conf.Coordinator() == config.InZooKeeper {
+		a, err := app.NewAssignment(conf, nil, timeout)
+		return a, func() {}, err
+	}
+	cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := app.NewAssignment(conf, cluster, timeout)
+	if err != nil {
+		cluster.Close()
+		return nil, nil, err
+	}
+	return a, cluster.Close, nil
 }
 
 // assignError returns err with its exit code.
@@ -91,13 +111,13 @@ func assignError(err error) error {
 	case err == nil, errors.As(err, &known):
 		return err
 	case errors.Is(err, assign.ErrNotFound):
-		return &cli.Error{Code: cli.NotFound, Err: err, Hint: "has a dispatcher ever run with this zookeeper.root and zookeeper.environment?"}
+		return &cli.Error{Code: cli.NotFound, Err: err, Hint: "has a dispatcher ever run with this assignment, or this zookeeper.root and zookeeper.environment?"}
 	case errors.Is(err, assign.ErrStrategy):
 		return &cli.Error{Code: cli.Usage, Err: err, Hint: "if the stored strategy cannot be read, run perceptorctl assign reset to replace it"}
 	case errors.Is(err, assign.ErrContended):
 		return &cli.Error{Code: cli.Conflict, Err: err}
 	case errors.Is(err, assign.ErrNoAnswer), errors.Is(err, context.DeadlineExceeded), errors.Is(err, zk.ErrNoServer), errors.Is(err, zk.ErrConnectionClosed):
-		return &cli.Error{Code: cli.Unavailable, Err: err, Hint: "is ZooKeeper running? see zookeeper.servers"}
+		return &cli.Error{Code: cli.Unavailable, Err: err, Hint: "is PostgreSQL or ZooKeeper running? see assignment, postgres.servers and zookeeper.servers"}
 	}
 	return err
 }
@@ -219,7 +239,7 @@ func nameOf(o assign.Overview, id string) string {
 }
 
 func (c *ctl) assignEnvironments() *cobra.Command {
-	cmd := &cobra.Command{Use: "environments", Short: "Show the environments that share zookeeper.root", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "environments", Short: "Show the environments in Postgres, or of zookeeper.root", Args: cobra.NoArgs}
 	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
 		list, err := a.Environments(ctx)
 		if err != nil {

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/perceptor/perceptor/assign"
+	"github.com/perceptor/perceptor/assign/postgres"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store/storetest"
 )
 
 // idler takes items and does nothing with them.
@@ -19,14 +22,14 @@ type idler struct{}
 func (idler) Acquire(context.Context, []assign.Item) error { return nil }
 func (idler) Release(context.Context, []assign.Item) error { return nil }
 
-// ctlOver returns a function that runs perceptorctl against one root of ZooKeeper.
-func ctlOver(t *testing.T, addr, root string) func(want int, args ...string) string {
+// ctlOver returns a function that runs perceptorctl with some flags.
+func ctlOver(t *testing.T, flags ...string) func(want int, args ...string) string {
 	return func(want int, args ...string) string {
 		t.Helper()
 		cmd, out := newCommand(), &bytes.Buffer{}
 		cmd.SetOut(out)
 		cmd.SetErr(out)
-		cmd.SetArgs(append(args, "--timeout", "1m", "--zookeeper.servers", addr, "--zookeeper.root", root))
+		cmd.SetArgs(slices.Concat(args, []string{"--timeout", "1m"}, flags))
 		if code := cli.Run(t.Context(), cmd); code != want {
 			t.Fatalf("%v ended with %d, want %d: %s", args, code, want, out)
 		}
@@ -35,18 +38,35 @@ func ctlOver(t *testing.T, addr, root string) func(want int, args ...string) str
 }
 
 func TestOperatorsSeeAndChangeTheAssignment(t *testing.T) {
-	addr, root := testenv.NewZooKeeper(t).Addr(), "/test"
-	ctl := ctlOver(t, addr, root)
+	t.Run("zookeeper", func(t *testing.T) {
+		addr, root := testenv.NewZooKeeper(t).Addr(), "/test"
+		operate(t, ctlOver(t, "--zookeeper.servers", addr, "--zookeeper.root", root), func(c assign.Config) (assign.Assigner, error) {
+			c.Servers, c.Root = []string{addr}, root
+			return assign.NewZooKeeper(c, idler{})
+		})
+	})
+	t.Run("postgres", func(t *testing.T) {
+		dsn := storetest.DSN(t)
+		pool := storetest.OpenDSN(t, dsn).Pool(0)
+		t.Setenv("PERCEPTOR_POSTGRES_SERVERS", dsn)
+		operate(t, ctlOver(t), func(c assign.Config) (assign.Assigner, error) {
+			return assign.NewMember(c, postgres.New(pool), idler{})
+		})
+	})
+}
+
+// operate changes the assignment of one member by commands.
+func operate(t *testing.T, ctl func(want int, args ...string) string, join func(assign.Config) (assign.Assigner, error)) {
 	ctl(cli.NotFound, "assign", "items")
 	var items []assign.Item
 	for id := range 6 {
 		items = append(items, assign.Item{ID: id})
 	}
 	registered := make(chan struct{})
-	m, err := assign.NewZooKeeper(assign.Config{
-		Servers: []string{addr}, Root: root, Items: items, Name: "d1", Host: "h1", Address: "10.0.0.1:7073",
+	m, err := join(assign.Config{
+		Items: items, Name: "d1", Host: "h1", Address: "10.0.0.1:7073",
 		RebalanceDelay: 10 * time.Millisecond, Events: assign.Events{Registered: func(int64) { close(registered) }}, HeartbeatEvery: 20 * time.Millisecond, Figures: func() map[string]int64 { return map[string]int64{"rows_claimed": 7} },
-	}, idler{})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ func (c *ctl) assignItems() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use: "items", Short: "Show the current and the requested owner of each item, and its epoch", Args: cobra.NoArgs,
-		Long: "Show the current and the requested owner of each item, as ZooKeeper has them, and its epoch, as Postgres has it.\n" +
+		Long: "Show the current and the requested owner of each item, as Postgres or ZooKeeper has them, and its epoch, as Postgres has it.\n" +
 			"An item has no current owner while it is handed over, and two while one takes over from the other.\n" +
 			"Epochs are missing if Postgres is not configured or does not answer.",
 	}

@@ -45,7 +45,7 @@ func (c *ctl) doctorCommand() *cobra.Command {
 			return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d of %d checks failed", failed, len(findings))}
 		}
 		return nil
-	}, "postgres", "kafka", "zookeeper")
+	}, "postgres", "kafka", "assignment", "leases", "zookeeper")
 	return cmd
 }
 

@@ -9,37 +9,39 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/assign"
+	"github.com/perceptor/perceptor/internal/config"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/server"
 	"github.com/perceptor/perceptor/task"
 )
 
-// coordinatorTimeout bounds each request of the API to ZooKeeper.
+// coordinatorTimeout bounds each request of the API.
 const coordinatorTimeout = 5 * time.Second
 
-// assignment implements [server.Assignment] over ZooKeeper.
+// assignment implements [server.Assignment].
 type assignment struct {
-	admin  *assign.Admin
-	owners owners
+	admin       *assign.Admin
+	owners      owners
+	coordinator string
 }
 
-// newAssignment returns nil if no ZooKeeper is configured.
+// newAssignment returns nil if one process owns all shards.
 func (a *API) newAssignment() (server.Assignment, error) {
-	if len(a.o.Config.ZooKeeper.Servers) == 0 {
+	if a.o.Hints != nil && len(a.o.Config.ZooKeeper.Servers) == 0 {
 		return nil, nil
 	}
-	admin, err := NewAssignment(a.o.Config, coordinatorTimeout)
+	admin, err := NewAssignment(a.o.Config, a.cluster, coordinatorTimeout)
 	if err != nil {
 		return nil, err
 	}
-	return &assignment{admin, owners{of: a.shards.Owners}}, nil
+	return &assignment{admin, owners{of: a.shards.Owners}, a.o.Config.Coordinator()}, nil
 }
 
 // Assignment implements [server.Assignment].
 func (a *assignment) Assignment(ctx context.Context) (*perceptorv1.Assignment, error) {
 	o, err := a.admin.Overview(ctx)
 	if err != nil {
-		return nil, assignmentError(err)
+		return nil, a.errorOf(err)
 	}
 	reply := &perceptorv1.Assignment{
 		Leader: o.Leader, Generation: o.Generation, PlanTime: stamp(o.PlannedAt), Strategy: strategyReply(&o.Strategy), Faults: o.Faults,
@@ -126,12 +128,12 @@ func (a *assignment) UpdateStrategy(ctx context.Context, r *perceptorv1.UpdateSt
 	}
 	if r.Reset_ {
 		if err := a.admin.Reset(ctx); err != nil {
-			return nil, assignmentError(err)
+			return nil, a.errorOf(err)
 		}
 	}
 	s, err := a.admin.Edit(ctx, func(s *assign.Strategy) error { change(s); return nil })
 	if err != nil {
-		return nil, assignmentError(err)
+		return nil, a.errorOf(err)
 	}
 	return strategyReply(&s), nil
 }
@@ -176,8 +178,8 @@ func strategyChange(r *perceptorv1.UpdateStrategyRequest) (change func(*assign.S
 	}, faults
 }
 
-// assignmentError maps err to an error that callers can act on.
-func assignmentError(err error) error {
+// errorOf maps err to an error that callers can act on.
+func (a *assignment) errorOf(err error) error {
 	switch {
 	case errors.Is(err, assign.ErrStrategy):
 		return task.Errorf(task.ReasonInvalidField, "%v", err)
@@ -185,6 +187,9 @@ func assignmentError(err error) error {
 		return task.Errorf(task.ReasonNoDispatcher, "no dispatcher has joined this installation yet").CausedBy(err)
 	case errors.Is(err, assign.ErrContended):
 		return task.Errorf(task.ReasonStrategyContended, "others are changing the strategy; try again").CausedBy(err)
+	}
+	if a.coordinator == config.InPostgres {
+		return task.Errorf(task.ReasonDatabaseUnavailable, "database %d, which has the assignment, does not answer", homeDatabase).CausedBy(err)
 	}
 	return task.Errorf(task.ReasonZooKeeperUnavailable, "ZooKeeper does not answer").CausedBy(err)
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/internal/testenv"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/shards"
+	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -22,9 +24,18 @@ func (idler) Acquire(context.Context, []assign.Item) error { return nil }
 func (idler) Release(context.Context, []assign.Item) error { return nil }
 
 func TestTheAPIShowsAndChangesTheAssignment(t *testing.T) {
-	addr := testenv.NewZooKeeper(t).Addr()
-	conf := &config.Config{ZooKeeper: config.ZooKeeper{Servers: []string{addr}, Root: "/test"}}
-	admin, err := NewAssignment(conf, 30*time.Second)
+	t.Run("zookeeper", func(t *testing.T) {
+		conf := &config.Config{ZooKeeper: config.ZooKeeper{Servers: []string{testenv.NewZooKeeper(t).Addr()}, Root: "/test", SessionTimeout: 10 * time.Second}}
+		showAndChange(t, conf, nil, func(c assign.Config) (assign.Assigner, error) { return newZooKeeperMember(conf, c, idler{}) })
+	})
+	t.Run("postgres", func(t *testing.T) {
+		conf, cluster := &config.Config{Leases: config.Leases{SessionTimeout: 10 * time.Second}}, storetest.Open(t)
+		showAndChange(t, conf, cluster, func(c assign.Config) (assign.Assigner, error) { return newTableMember(conf, cluster, c, idler{}) })
+	})
+}
+
+func showAndChange(t *testing.T, conf *config.Config, cluster *store.Cluster, join func(assign.Config) (assign.Assigner, error)) {
+	admin, err := NewAssignment(conf, cluster, 30*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,15 +44,15 @@ func TestTheAPIShowsAndChangesTheAssignment(t *testing.T) {
 			return nil, errors.New("away")
 		}
 		return []shards.ItemOwner{{Item: 2, Epoch: 42}}, nil
-	}}}
+	}}, conf.Coordinator()}
 	if _, err := a.Assignment(t.Context()); task.CodeOf(err) != task.NotFound {
 		t.Errorf("nobody there: %v", err)
 	}
 	registered := make(chan struct{})
-	m, err := assign.NewZooKeeper(assign.Config{
-		Servers: []string{addr}, Root: "/test", Items: []assign.Item{{ID: 1}, {ID: 2}, {ID: 3}}, Name: "d1", RebalanceDelay: 10 * time.Millisecond,
+	m, err := join(assign.Config{
+		Items: []assign.Item{{ID: 1}, {ID: 2}, {ID: 3}}, Name: "d1", RebalanceDelay: 10 * time.Millisecond,
 		Log: slog.New(slog.DiscardHandler), Events: assign.Events{Registered: func(int64) { close(registered) }},
-	}, idler{})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

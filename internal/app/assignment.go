@@ -7,13 +7,26 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/assign"
+	"github.com/perceptor/perceptor/assign/postgres"
 	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/internal/telemetry"
+	"github.com/perceptor/perceptor/store"
 )
 
 // NewAssignment returns what reads and changes the assignment of the dispatchers. It
-// opens no connection. timeout bounds each of its requests.
-func NewAssignment(c *config.Config, timeout time.Duration) (*assign.Admin, error) {
+// opens no connection. timeout bounds each of its requests to ZooKeeper. If dispatchers agree in
+// Postgres, it uses the pool of database 0.
+func NewAssignment(c *config.Config, cluster *store.Cluster, timeout time.Duration) (*assign.Admin, error) {
+	if c.Coordinator() == config.InPostgres {
+		return assign.NewRegistryAdmin(postgres.New(cluster.Pool(homeDatabase)), "")
+	}
+	return newZooKeeperAdmin(c, timeout)
+}
+
+// homeDatabase is the number of the database in which dispatchers agree.
+const homeDatabase = 0
+
+func newZooKeeperAdmin(c *config.Config, timeout time.Duration) (*assign.Admin, error) {
 	dial, err := zookeeperDial(c.ZooKeeper.TLS, slog.Default())
 	if err != nil {
 		return nil, err
@@ -26,6 +39,24 @@ func NewAssignment(c *config.Config, timeout time.Duration) (*assign.Admin, erro
 		return nil, fmt.Errorf("zookeeper: %w", err)
 	}
 	return a, nil
+}
+
+// newZooKeeperMember returns a member of the dispatchers that agree in ZooKeeper.
+func newZooKeeperMember(c *config.Config, conf assign.Config, w assign.Worker) (assign.Assigner, error) {
+	dial, err := zookeeperDial(c.ZooKeeper.TLS, conf.Log)
+	if err != nil {
+		return nil, err
+	}
+	z := &c.ZooKeeper
+	conf.Servers, conf.Root, conf.Environment, conf.User, conf.Password = z.Servers, z.Root, z.Environment, z.User, z.Password
+	conf.TakeoverAfter, conf.SessionTimeout, conf.Dial = z.TakeoverAfter, z.SessionTimeout, dial
+	return assign.NewZooKeeper(conf, w)
+}
+
+// newTableMember returns a member of the dispatchers that agree in Postgres.
+func newTableMember(c *config.Config, cluster *store.Cluster, conf assign.Config, w assign.Worker) (assign.Assigner, error) {
+	conf.TakeoverAfter, conf.SessionTimeout = c.Leases.TakeoverAfter, c.Leases.SessionTimeout
+	return assign.NewMember(conf, postgres.New(cluster.Pool(homeDatabase)), w)
 }
 
 // work counts the work of a dispatcher since its start.

@@ -16,6 +16,7 @@ import (
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/dispatch"
 	"github.com/perceptor/perceptor/figures"
+	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/internal/telemetry"
 	"github.com/perceptor/perceptor/internal/tracing"
 	"github.com/perceptor/perceptor/store"
@@ -30,7 +31,7 @@ type DispatcherOptions struct {
 	Options
 	// Hints is the UDP listener for hints; nil means none. The dispatcher closes it.
 	Hints *dispatch.Hints
-	// Local says that this process owns all shards and needs no ZooKeeper.
+	// Local says that this process owns all shards and agrees with nobody.
 	Local bool
 	// Version is shown to people.
 	Version string
@@ -191,22 +192,19 @@ func (d *Dispatcher) newAssigner() (err error) {
 	telemetry.RegisterAssignment(d.o.Metrics, d.assignFigures)
 	c := d.o.Config
 	host, _ := os.Hostname() // for people only
-	dial, err := zookeeperDial(c.ZooKeeper.TLS, d.o.Log)
-	if err != nil {
-		return err
-	}
 	conf := assign.Config{
-		Servers: c.ZooKeeper.Servers, Root: c.ZooKeeper.Root, Environment: c.ZooKeeper.Environment,
-		Items: items(), Name: d.name, Host: host, Address: c.Dispatcher.OpsAddr, Version: d.o.Version,
-		Fenced: true, TakeoverAfter: c.ZooKeeper.TakeoverAfter, SessionTimeout: c.ZooKeeper.SessionTimeout,
-		Figures:     d.workFigures,
-		StopTimeout: c.Dispatcher.Grace, User: c.ZooKeeper.User, Password: c.ZooKeeper.Password, Log: d.o.Log, Dial: dial,
+		Items: items(), Name: d.name, Host: host, Address: c.Dispatcher.OpsAddr, Version: d.o.Version, Fenced: true,
+		Figures: d.workFigures, StopTimeout: c.Dispatcher.Grace, Log: d.o.Log,
 	}
-	if d.o.Local {
-		d.assigner, err = assign.NewLocal(conf, worker{d.dispatch, d.chores})
-		return err
+	w := worker{d.dispatch, d.chores}
+	switch {
+	case d.o.Local:
+		d.assigner, err = assign.NewLocal(conf, w)
+	case c.Coordinator() == config.InPostgres:
+		d.assigner, err = newTableMember(c, d.cluster, conf, w)
+	default:
+		d.assigner, err = newZooKeeperMember(c, conf, w)
 	}
-	d.assigner, err = assign.NewZooKeeper(conf, worker{d.dispatch, d.chores})
 	return err
 }
 
@@ -282,6 +280,9 @@ func (d *Dispatcher) Reach(ctx context.Context) error {
 	}
 	if err := d.refuseUnsafe(ctx); err != nil {
 		return err
+	}
+	if c.Coordinator() == config.InPostgres {
+		return nil // reached above
 	}
 	return reach(ctx, d.o.Log, fmt.Sprintf("zookeeper at %v", c.ZooKeeper.Servers), c.StartTimeout, func(ctx context.Context) error {
 		return reachZooKeeper(ctx, &c.ZooKeeper)

@@ -60,10 +60,13 @@ func (e *examination) all(ctx context.Context, cluster *store.Cluster) {
 		e.add(Warning, "kafka", "not checked: kafka.brokers is not configured")
 	}
 	switch {
+	case e.single:
+	case c.Coordinator() == config.InPostgres:
+		e.assignment(ctx, cluster)
 	case len(c.ZooKeeper.Servers) > 0:
-		e.zookeeper(ctx)
-	case !e.single:
-		e.add(Warning, "zookeeper", "not checked: zookeeper.servers is not configured")
+		e.zookeeper(ctx, cluster)
+	default:
+		e.add(Failed, "zookeeper", "assignment is zookeeper, and zookeeper.servers is not configured")
 	}
 }
 
@@ -314,7 +317,29 @@ func (e *examination) topicAccess(ctx context.Context, conf delivery.Config, top
 	}
 }
 
-func (e *examination) zookeeper(ctx context.Context) {
+// assignment checks the leases of dispatchers in Postgres.
+func (e *examination) assignment(ctx context.Context, cluster *store.Cluster) {
+	admin, err := NewAssignment(e.config, cluster, pingTimeout)
+	if err != nil {
+		e.add(Failed, "assignment", "%s", oneLine(err))
+		return
+	}
+	o, err := admin.Overview(ctx)
+	switch {
+	case errors.Is(err, assign.ErrNotFound):
+		e.add(OK, "assignment", "in database %d; no dispatcher has run yet", homeDatabase)
+	case err != nil:
+		e.add(Failed, "assignment", "the tables in database %d cannot be read: %s", homeDatabase, oneLine(err))
+	case len(o.Faults) > 0:
+		e.add(Failed, "assignment", "in database %d: %s", homeDatabase, strings.Join(o.Faults, "; "))
+	case len(o.Members) == 0:
+		e.add(Warning, "assignment", "in database %d; no dispatcher is a member: is one running with assignment: postgres?", homeDatabase)
+	default:
+		e.add(OK, "assignment", "in database %d; members: %d", homeDatabase, len(o.Members))
+	}
+}
+
+func (e *examination) zookeeper(ctx context.Context, cluster *store.Cluster) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	if err := reachZooKeeper(ctx, &e.config.ZooKeeper); err != nil {
@@ -322,12 +347,12 @@ func (e *examination) zookeeper(ctx context.Context) {
 		return
 	}
 	e.add(OK, "zookeeper", "a server answers")
-	e.access(ctx)
+	e.access(ctx, cluster)
 }
 
 // access says whether anyone may change who owns which shard.
-func (e *examination) access(ctx context.Context) {
-	admin, err := NewAssignment(e.config, pingTimeout)
+func (e *examination) access(ctx context.Context, cluster *store.Cluster) {
+	admin, err := NewAssignment(e.config, cluster, pingTimeout)
 	if err != nil {
 		e.add(Failed, "zookeeper", "%s", oneLine(err))
 		return

@@ -29,7 +29,9 @@ type Config struct {
 	Quotas       Quotas        `key:"quotas" doc:"What the calls of a tenant may use unless the tenant has a quota of its own; 0 means no limit. Rates are over all taskd processes. Give taskd and dispatchers the same values. They do not apply while the installation has a virtual clock."`
 	Far          Far           `key:"far" doc:"The far tier: tasks that are due beyond a horizon. Give taskd and dispatchers the same values."`
 	Kafka        Kafka         `key:"kafka" doc:"The cluster to which runs are published."`
-	ZooKeeper    ZooKeeper     `key:"zookeeper" doc:"The ensemble through which dispatchers agree on the owner of each shard."`
+	Assignment   string        `key:"assignment" doc:"Where dispatchers agree on the owner of each shard: postgres or zookeeper. Default: zookeeper if zookeeper.servers is set, otherwise postgres. Give taskd and dispatchers the same value."`
+	Leases       Leases        `key:"leases" doc:"The sessions of dispatchers that agree on owners in Postgres."`
+	ZooKeeper    ZooKeeper     `key:"zookeeper" doc:"The ensemble through which dispatchers agree on the owner of each shard, if not in Postgres."`
 	Taskd        Taskd         `key:"taskd" doc:"The API."`
 	Dispatcher   Dispatcher    `key:"dispatcher" doc:"The dispatcher. The defaults of ticks and limits suit nearly every installation."`
 	Tracing      Tracing       `key:"tracing" doc:"Traces by OpenTelemetry of taskd and dispatchers, see tracing.md."`
@@ -173,6 +175,30 @@ type KafkaTLS struct {
 	CAFile   string `key:"ca_file" doc:"File of the certificates that sign the brokers' certificates. Default: the system's."`
 	CertFile string `key:"cert_file" doc:"File of this program's certificate, for brokers that require one."`
 	KeyFile  string `key:"key_file" doc:"File of its private key."`
+}
+
+// Values of [Config].Assignment.
+const (
+	InPostgres  = "postgres"
+	InZooKeeper = "zookeeper"
+)
+
+// Coordinator returns where dispatchers agree on owners: [InPostgres] or [InZooKeeper]. The
+// configuration must be valid.
+func (c *Config) Coordinator() string {
+	switch {
+	case c.Assignment != "":
+		return c.Assignment
+	case len(c.ZooKeeper.Servers) > 0:
+		return InZooKeeper
+	}
+	return InPostgres
+}
+
+// Leases configures the assignment in Postgres.
+type Leases struct {
+	SessionTimeout time.Duration `key:"session_timeout" default:"10s" doc:"A dispatcher without contact to database 0 for this long is considered dead; 1s to 1h."`
+	TakeoverAfter  time.Duration `key:"takeover_after" default:"5s" doc:"How long to wait for a live but stuck owner before its shards are taken over."`
 }
 
 // ZooKeeper configures the ensemble of the assignment.

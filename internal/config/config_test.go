@@ -44,7 +44,8 @@ func TestDefaultsAreValidButForWhatMustBeGiven(t *testing.T) {
 	if err := l.Validate(0); err != nil {
 		t.Error(err)
 	}
-	err = l.Validate(NeedPostgres | NeedKafka | NeedZooKeeper)
+	l.Assignment = InZooKeeper
+	err = l.Validate(NeedPostgres | NeedKafka | NeedAssignment)
 	for _, key := range []string{"postgres.servers", "kafka.brokers", "zookeeper.servers"} {
 		if err == nil || !strings.Contains(err.Error(), key+": is missing") {
 			t.Errorf("%s: got %v", key, err)
@@ -52,6 +53,27 @@ func TestDefaultsAreValidButForWhatMustBeGiven(t *testing.T) {
 	}
 	if l.Taskd.GRPCAddr != ":7070" || l.Taskd.Grace != 10*time.Second || l.Dispatcher.ClaimShare != 1 || l.Kafka.Partitions != 8 {
 		t.Errorf("got %+v", l.Config)
+	}
+}
+
+func TestPostgresIsWhereDispatchersAgreeUnlessZooKeeperIsGiven(t *testing.T) {
+	for _, c := range []struct{ file, want, fault string }{
+		{"", InPostgres, "postgres.servers: is missing"},
+		{"postgres: {servers: [{dsn: x}]}", InPostgres, ""},
+		{"zookeeper: {servers: ['127.0.0.1:1']}", InZooKeeper, ""},
+		{"assignment: postgres\nzookeeper: {servers: ['127.0.0.1:1']}\npostgres: {servers: [{dsn: x}]}", InPostgres, ""},
+		{"assignment: zookeeper", InZooKeeper, "zookeeper.servers: is missing"},
+		{"assignment: etcd", "etcd", `assignment: "etcd"`},
+		{"postgres: {servers: [{dsn: x}]}\nleases: {session_timeout: 10ms}", InPostgres, "leases.session_timeout: 10ms"},
+	} {
+		l, err := load(t, c.file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = l.Validate(NeedAssignment)
+		if got := l.Coordinator(); got != c.want || (err == nil) != (c.fault == "") || err != nil && !strings.Contains(err.Error(), c.fault) {
+			t.Errorf("%q: %s, %v", c.file, got, err)
+		}
 	}
 }
 
@@ -193,7 +215,7 @@ dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, hint_advertise: ":1
 func TestOpenLinksAreRefused(t *testing.T) {
 	const near = "kafka: {brokers: ['127.0.0.1:1', 'localhost:1', '[::1]:1']}\nzookeeper: {servers: ['127.0.0.9:1']}\ntaskd: {grpc_addr: '127.0.0.1:1', http_addr: ''}\n"
 	far := func(more string) string { return near + more }
-	const serving, dispatching = NeedKafka | ListensTaskd, NeedKafka | NeedZooKeeper | ListensDispatcher
+	const serving, dispatching = NeedKafka | ListensTaskd, NeedKafka | NeedAssignment | ListensDispatcher
 	for _, c := range []struct {
 		name, file string
 		needs      Need

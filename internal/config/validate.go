@@ -19,7 +19,8 @@ type Need int
 const (
 	NeedPostgres Need = 1 << iota
 	NeedKafka
-	NeedZooKeeper
+	// NeedAssignment: what dispatchers agree in, by [Config.Coordinator].
+	NeedAssignment
 	// ListensTaskd and ListensDispatcher say whose addresses the program listens on.
 	ListensTaskd
 	ListensDispatcher
@@ -36,7 +37,12 @@ func (c *Config) Validate(needs Need) error {
 	c.Quotas.validate(v)
 	c.Far.validate(v)
 	c.Kafka.validate(v, needs&NeedKafka != 0)
-	c.ZooKeeper.validate(v, needs&NeedZooKeeper != 0)
+	v.oneOf("assignment", c.Assignment, "", InPostgres, InZooKeeper)
+	assigns := needs&NeedAssignment != 0
+	v.check(!assigns || c.Coordinator() != InPostgres || needs&NeedPostgres != 0 || len(c.Postgres.Servers) > 0,
+		"postgres.servers: is missing: 1 to 16 servers are needed, because assignment is postgres")
+	c.Leases.validate(v)
+	c.ZooKeeper.validate(v, assigns && c.Coordinator() == InZooKeeper)
 	c.Taskd.validate(v)
 	c.Dispatcher.validate(v)
 	c.Tracing.validate(v)
@@ -131,8 +137,13 @@ func (s *KafkaSASL) validate(v *validator, tls bool) {
 	v.check(tls || name != saslPlain && name != saslToken, "kafka.sasl.mechanism: %s sends a secret: kafka.tls.enabled must be true", name)
 }
 
+func (c *Leases) validate(v *validator) {
+	v.within("leases.session_timeout", c.SessionTimeout, time.Second, time.Hour)
+	v.atLeast("leases.takeover_after", c.TakeoverAfter, 100*time.Millisecond)
+}
+
 func (c *ZooKeeper) validate(v *validator, needed bool) {
-	v.check(!needed || len(c.Servers) > 0, "zookeeper.servers: is missing: at least one host:port is needed")
+	v.check(!needed || len(c.Servers) > 0, "zookeeper.servers: is missing: at least one host:port is needed, because assignment is zookeeper")
 	v.addresses("zookeeper.servers", c.Servers)
 	v.check(strings.HasPrefix(c.Root, "/") && len(c.Root) > 1, "zookeeper.root: %q is not a path such as /perceptor", c.Root)
 	v.check(c.Environment != "", "zookeeper.environment: is empty")

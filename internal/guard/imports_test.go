@@ -71,6 +71,8 @@ var imports = []rule{
 
 	// The middle: parts that do not know each other.
 	{"assign", nil},
+	{"assign/postgres/sql", []string{"store/statement"}},
+	{"assign/postgres", []string{"assign", "assign/postgres/sql"}},
 	{"assign/loop", []string{"assign", "schedule"}},
 	{"dispatch/fair", []string{"task"}},
 	{"dispatch/...", []string{"dispatch/...", "task"}},
@@ -109,7 +111,7 @@ var imports = []rule{
 	// The top joins the parts.
 	{"internal/virtualclock", []string{"store", "store/clock", "task"}},
 	{"internal/app", []string{
-		"assign", "audit", "chores", "console", "delivery", "dispatch/...", "figures", "forecast", "proto/perceptor/v1", "record", "server/...", "store/...", "task",
+		"assign", "assign/postgres", "audit", "chores", "console", "delivery", "dispatch/...", "figures", "forecast", "proto/perceptor/v1", "record", "server/...", "store/...", "task",
 		"internal/certs", "internal/config", "internal/kafkalogin", "internal/oidc", "internal/telemetry", "internal/tracing", "internal/virtualclock",
 	}},
 	{"internal/dev", []string{
@@ -145,7 +147,7 @@ var modules = []struct {
 	path string
 	by   []string
 }{
-	{"github.com/jackc/pgx/", []string{"client/outbox", "cmd/perceptorctl", "examples/orders", "migrations", "store/...", "transfer", "internal/testenv", "loadtest/..."}},
+	{"github.com/jackc/pgx/", []string{"assign/postgres", "client/outbox", "cmd/perceptorctl", "examples/orders", "migrations", "store/...", "transfer", "internal/testenv", "loadtest/..."}},
 	{"github.com/pressly/goose/", []string{"migrations"}},
 	{"github.com/go-zookeeper/zk", []string{"assign", "cmd/perceptorctl", "loadtest/assign"}},
 	{"github.com/segmentio/kafka-go", []string{"client", "delivery", "internal/app", "internal/kafkalogin", "internal/testenv"}},

@@ -30,7 +30,7 @@ func RegisterAssignment(r prometheus.Registerer, figures func() Assignment) {
 	r.MustRegister(&assignment{
 		figures:      figures,
 		members:      desc("members", "Members that this process knows, including itself."),
-		connected:    desc("connected", "1 while ZooKeeper answers."),
+		connected:    desc("connected", "1 while Postgres or ZooKeeper answers, whichever has the assignment."),
 		leading:      desc("leading", "1 while this process is the leader."),
 		generation:   desc("plan_generation", "Generation number of the plan."),
 		faults:       desc("faults", "Stored data that cannot be read: the plan or the strategy."),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	assignsql "github.com/perceptor/perceptor/assign/postgres/sql"
 	"github.com/perceptor/perceptor/internal/testenv"
 	auditsql "github.com/perceptor/perceptor/store/audit/sql"
 	"github.com/perceptor/perceptor/store/clock"
@@ -30,11 +31,12 @@ var sets = map[string]struct {
 	all    func() []*statement.Statement
 	unused func() []string
 }{
-	"audit":    {auditsql.All, auditsql.Unused},
-	"clock":    {clocksql.All, clocksql.Unused},
-	"control":  {controlsql.All, controlsql.Unused},
-	"identity": {identitysql.All, identitysql.Unused},
-	"shards":   {shardssql.All, shardssql.Unused},
+	"audit":              {auditsql.All, auditsql.Unused},
+	"../assign/postgres": {assignsql.All, assignsql.Unused},
+	"clock":              {clocksql.All, clocksql.Unused},
+	"control":            {controlsql.All, controlsql.Unused},
+	"identity":           {identitysql.All, identitysql.Unused},
+	"shards":             {shardssql.All, shardssql.Unused},
 }
 
 // TestTheServerAcceptsEveryStatement: it knows all tables, columns and functions,

@@ -20,11 +20,12 @@ renewed AS (
 SELECT EXISTS (SELECT FROM renewed r WHERE r.id = @member);
 
 -- name: RemoveExpired(environment text)
--- Removes the members whose leases are over, and tells all others if there is one.
+-- Removes the members whose leases are over or missing, and tells all others if there is one.
 WITH gone AS (
-  DELETE FROM assign_member m USING assign_lease l
-   WHERE m.environment = @environment AND l.environment = m.environment AND l.id = m.id
-     AND l.expires_at <= clock_timestamp()
+  DELETE FROM assign_member m
+   WHERE m.environment = @environment
+     AND NOT EXISTS (SELECT FROM assign_lease l
+                      WHERE l.environment = m.environment AND l.id = m.id AND l.expires_at > clock_timestamp())
   RETURNING m.id)
 SELECT pg_notify('assign', @environment)::text FROM gone LIMIT 1;
 
