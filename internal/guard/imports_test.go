@@ -135,7 +135,7 @@ var imports = []rule{
 	{"monitoring", nil},
 	{"loadtest/check", []string{"task"}},
 	{"loadtest/...", []string{
-		"assign", "client", "client/outbox", "dispatch", "loadtest/...", "proto/perceptor/v1", "record", "store/...", "task",
+		"assign", "assign/postgres", "client", "client/outbox", "dispatch", "loadtest/...", "migrations", "proto/perceptor/v1", "record", "store/...", "task",
 		"internal/subprocess", "internal/tempdir", "internal/testenv",
 		"internal/chart",
 	}},

@@ -1,6 +1,6 @@
 // Package assign measures the assignment of items, disturbs it and checks its rules from
-// outside. The members are separate processes. Each reaches an ensemble of ZooKeepers
-// through a proxy of its own and works for its items in Postgres, with epochs as
+// outside. The members are separate processes. Each reaches an ensemble of ZooKeepers,
+// or a PostgreSQL in which members meet, through a proxy of its own and works for its items in Postgres, with epochs as
 // dispatchers have them. The README of loadtest lists the rules that the checker checks.
 //
 //	this process: proxies, disturbances, checker, measurements
@@ -28,6 +28,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	core "github.com/perceptor/perceptor/assign"
+	"github.com/perceptor/perceptor/assign/postgres"
 	"github.com/perceptor/perceptor/loadtest/harness"
 )
 
@@ -35,6 +36,7 @@ import (
 type Report struct {
 	harness.Header
 	harness.NoPicture
+	Assignment    string        `json:"assignment"`
 	SessionMS     int64         `json:"session_ms"`
 	TakeoverMS    float64       `json:"takeover_ms"`
 	HandoverMS    float64       `json:"handover_ms"`
@@ -53,11 +55,12 @@ func (r *Report) Verdict() error { return harness.Verdict(r.Broken) }
 // Table implements [harness.Report].
 func (r *Report) Table(table *harness.Table) {
 	t := tabwriter.NewWriter(table, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "assignment\t%s\t\n", r.Assignment)
 	fmt.Fprintf(t, "takeover after kill -9\t%.0f ms\tworst of %d; session %d ms\n", r.TakeoverMS, len(r.Measured.Takeovers), r.SessionMS)
 	fmt.Fprintf(t, "handover after SIGTERM\t%.0f ms\tworst of %d\n", r.HandoverMS, len(r.Measured.Handovers))
 	fmt.Fprintf(t, "settled after a start of all\t%.0f ms\tworst of %d\n", r.SettleMS, len(r.Measured.Settles))
 	fmt.Fprintf(t, "moved by one more member\t%d items\tat most %d allowed\n", r.MovedOnJoin, r.AllowedOnJoin)
-	fmt.Fprintf(t, "outage of ZooKeeper\tan item idle for at most %.0f ms\t%d items moved\n", r.Measured.OutageIdle, r.Measured.OutageMoved)
+	fmt.Fprintf(t, "outage of its servers\tan item idle for at most %.0f ms\t%d items moved\n", r.Measured.OutageIdle, r.Measured.OutageMoved)
 	if s := r.Storm; s != nil {
 		fmt.Fprintf(t, "storm, seed %d\t%d calms\tsettled again within %d ms; an item idle for at most %d ms\n", s.Seed, s.Calms, s.SettledMS, s.IdleMS)
 	}
@@ -89,11 +92,12 @@ func (e *Experiment) About() harness.About { return harness.About{Name: "assign"
 func (e *Experiment) Declare(f *harness.Flags) {
 	harness.Num(f, &e.Storm, "storm", harness.Between(0, 24*time.Hour), "length of the storm; 0: no storm")
 	harness.Num(f, &e.Plan.Rounds, "rounds", harness.Between(0, 1000), "number of members that are killed, and of members that are stopped")
-	harness.Num(f, &e.Plan.Outage, "outage", harness.Between(0, 24*time.Hour), "how long all ZooKeeper servers are down; 0: no outage")
+	harness.Num(f, &e.Plan.Outage, "outage", harness.Between(0, 24*time.Hour), "how long all servers of the assignment are down; 0: no outage")
+	f.Choice(&e.World.Assignment, "assignment", InZooKeeper, InPostgres)
 	harness.Num(f, &e.World.Items, "items", harness.Between(1, 100_000), "items in the storm")
 	harness.Num(f, &e.World.MaxMembers, "members", harness.Between(1, 1000), "the most members at a time in the storm")
 	harness.Num(f, &e.World.Servers, "servers", harness.Between(1, 99), "ZooKeeper servers")
-	harness.Num(f, &e.World.Session, "session", harness.Between(time.Second, 10*time.Second), "ZooKeeper session timeout")
+	harness.Num(f, &e.World.Session, "session", harness.Between(time.Second, 10*time.Second), "session timeout of members")
 	harness.Num(f, &e.Plan.SettleItems, "settle-items", harness.Between(1, 100_000), "items that many members share")
 	harness.Num(f, &e.Plan.SettleMembers, "settle-members", harness.Between(1, 1000), "members that start at once")
 	f.Seed()
@@ -104,7 +108,7 @@ func (e *Experiment) Declare(f *harness.Flags) {
 func (e *Experiment) Measure(ctx context.Context) (*Report, error) {
 	o := e.World
 	o.Member, o.Progress, o.Seed = []string{e.ListenerCommand[0], MemberName}, e.Say, e.Seed
-	r := &Report{Header: harness.NewHeader("assign", e.Seed, map[string]string{"zookeeper": "3.9.4"}), SessionMS: o.Session.Milliseconds()}
+	r := &Report{Header: harness.NewHeader("assign", e.Seed, map[string]string{"zookeeper": "3.9.4"}), SessionMS: o.Session.Milliseconds(), Assignment: o.Assignment}
 	var err error
 	if r.Measured, r.Broken, err = Measure(ctx, o, e.Plan); err != nil {
 		return nil, err
@@ -129,7 +133,7 @@ func (r *Report) sum(p Plan) {
 		r.Broken = append(r.Broken, fmt.Sprintf("one more member moved %d items, at most %d are allowed", r.MovedOnJoin, r.AllowedOnJoin))
 	}
 	if r.Measured.OutageMoved > 0 {
-		r.Broken = append(r.Broken, fmt.Sprintf("an outage of ZooKeeper moved %d items", r.Measured.OutageMoved))
+		r.Broken = append(r.Broken, fmt.Sprintf("an outage of the assignment's servers moved %d items", r.Measured.OutageMoved))
 	}
 	r.Violations = len(r.Broken)
 }
@@ -142,6 +146,7 @@ type memberConfig struct {
 	Name     string        `json:"name"`
 	Servers  []string      `json:"servers"`
 	Root     string        `json:"root"`
+	Home     string        `json:"home"` // connection string; empty: members meet in ZooKeeper
 	Postgres string        `json:"postgres"`
 	Items    int           `json:"items"`
 	Groups   int           `json:"groups"`
@@ -165,10 +170,11 @@ func ServeMember(ctx context.Context, in io.Reader, log io.Writer) error {
 	defer db.Close()
 	logger := slog.New(slog.NewTextHandler(log, nil)).With("member", c.Name)
 	f := &fence{db: db, name: c.Name, slot: make(chan struct{}, 1), owned: map[int]holding{}}
-	z, err := core.NewZooKeeper(c.assignConfig(logger), f)
+	z, leave, err := c.newMember(ctx, logger, f)
 	if err != nil {
 		return err
 	}
+	defer leave()
 	f.lost = z.Lost
 	beyond, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var working sync.WaitGroup
@@ -179,6 +185,20 @@ func ServeMember(ctx context.Context, in io.Reader, log io.Writer) error {
 	stop()
 	working.Wait()
 	return err
+}
+
+// newMember returns a member that is not running, and what closes its connections.
+func (c memberConfig) newMember(ctx context.Context, log *slog.Logger, w core.Worker) (core.Assigner, func(), error) {
+	if c.Home == "" {
+		z, err := core.NewZooKeeper(c.assignConfig(log), w)
+		return z, func() {}, err
+	}
+	pool, err := openHome(ctx, c.Home, 2)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := core.NewMember(c.assignConfig(log), postgres.New(pool), w)
+	return m, pool.Close, err
 }
 
 func (c memberConfig) assignConfig(log *slog.Logger) core.Config {

@@ -25,7 +25,7 @@ type Measurements struct {
 	// Joins are the numbers of items that one more member moved.
 	Joins []int `json:"joins_moved"`
 	// OutageIdle is the longest time that an item was idle during an outage of all
-	// ZooKeeper servers. OutageMoved is the number of items that moved because of it.
+	// servers of the assignment. OutageMoved is the number of items that moved because of it.
 	OutageIdle  float64 `json:"outage_idle_ms"`
 	OutageMoved int     `json:"outage_moved"`
 }
@@ -37,7 +37,7 @@ type Plan struct {
 	// SettleItems is the number of items, and SettleMembers the number of members that
 	// share them, when the time to settle is measured SettleRounds times.
 	SettleItems, SettleMembers, SettleRounds int
-	// Outage is how long all ZooKeeper servers are down; 0: no outage.
+	// Outage is how long all servers of the assignment are down; 0: no outage.
 	Outage time.Duration
 }
 
@@ -141,7 +141,7 @@ func (w *world) awaitSettledWithout(ctx context.Context, m *member) error {
 	return w.awaitSettled(ctx)
 }
 
-// measureOutage kills all ZooKeeper servers while members work, and restarts them later.
+// measureOutage kills all servers of the assignment while members work, and restarts them later.
 func (w *world) measureOutage(ctx context.Context, p Plan, m *Measurements) error {
 	if p.Outage == 0 {
 		return nil
@@ -150,8 +150,8 @@ func (w *world) measureOutage(ctx context.Context, p Plan, m *Measurements) erro
 	if err != nil {
 		return err
 	}
-	w.o.Progress("all ZooKeeper servers are down for %v", p.Outage)
-	if err := w.ensemble.Kill(); err != nil {
+	w.o.Progress("the servers of the assignment in %s are down for %v", w.o.Assignment, p.Outage)
+	if err := w.meeting.kill(); err != nil {
 		return err
 	}
 	for until := time.Now().Add(p.Outage); time.Now().Before(until) && ctx.Err() == nil; {
@@ -163,7 +163,7 @@ func (w *world) measureOutage(ctx context.Context, p Plan, m *Measurements) erro
 		m.OutageIdle = max(m.OutageIdle, seconds*1000)
 		sleep(ctx, 50*time.Millisecond)
 	}
-	if err := w.ensemble.Restart(ctx); err != nil {
+	if err := w.meeting.restart(ctx); err != nil {
 		return err
 	}
 	if err := w.awaitSettled(ctx); err != nil {
@@ -195,7 +195,7 @@ func differing(a, b core.Overview) (ids []int) {
 // have settled.
 func (w *world) measureSettling(ctx context.Context, p Plan, m *Measurements) error {
 	for round := range p.SettleRounds {
-		s := newCrowd(w, p, fmt.Sprintf("%s-settle-%d", root, round))
+		s := newCrowd(w, p, fmt.Sprintf("settle-%d", round))
 		took, err := s.startMembers(ctx, p.SettleMembers)
 		if err == nil {
 			m.Settles = append(m.Settles, took)
@@ -224,19 +224,20 @@ func movedBetween(before, after []string) (n int) {
 
 // A crowd is a number of members in this process that do no work for their items.
 type crowd struct {
-	config  core.Config
-	members []core.Assigner
-	cancel  []context.CancelFunc
-	running sync.WaitGroup
-	mu      sync.Mutex
-	errs    []error
-	change  chan struct{}
+	config    core.Config
+	newMember func(core.Worker) (core.Assigner, error)
+	members   []core.Assigner
+	cancel    []context.CancelFunc
+	running   sync.WaitGroup
+	mu        sync.Mutex
+	errs      []error
+	change    chan struct{}
 }
 
-func newCrowd(w *world, p Plan, root string) *crowd {
+func newCrowd(w *world, p Plan, name string) *crowd {
 	c := &crowd{change: make(chan struct{}, 1)}
 	c.config = core.Config{
-		Servers: w.ensemble.Addrs(), Root: root, Items: itemsOf(p.SettleItems, 16), Fenced: true,
+		Items: itemsOf(p.SettleItems, 16), Fenced: true,
 		Log: slog.New(slog.DiscardHandler),
 		Events: core.Events{Acquired: func([]int, []int, time.Duration) {
 			select {
@@ -245,6 +246,7 @@ func newCrowd(w *world, p Plan, root string) *crowd {
 			}
 		}},
 	}
+	c.newMember = w.meeting.crowd(name, c.config)
 	return c
 }
 
@@ -258,7 +260,7 @@ func (idle) Release(context.Context, []core.Item) error { return nil }
 func (c *crowd) startMembers(ctx context.Context, n int) (ms float64, err error) {
 	began := time.Now()
 	for range n {
-		z, err := core.NewZooKeeper(c.config, idle{})
+		z, err := c.newMember(idle{})
 		if err != nil {
 			return 0, err
 		}

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"path"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -277,19 +275,19 @@ func (s *storm) mendServers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	began := time.Now()
-	err := s.ensemble.Restart(ctx)
+	err := s.meeting.restart(ctx)
 	s.report.MendedMS = max(s.report.MendedMS, time.Since(began).Milliseconds())
 	return err
 }
 
-// tree changes nodes directly, as an operator might. It waits at most two seconds and
-// ignores errors, because ZooKeeper may be down.
+// tree changes what is stored directly, as an operator might. It waits at most two seconds
+// and ignores errors, because the servers may be down.
 func (s *storm) tree(f func() error) error {
 	done := make(chan struct{})
 	s.byHand.Go(func() {
 		defer close(done)
 		if err := f(); err != nil {
-			s.o.Progress("direct change of nodes: %v", err)
+			s.o.Progress("direct change: %v", err)
 		}
 	})
 	select {
@@ -299,48 +297,15 @@ func (s *storm) tree(f func() error) error {
 	return nil
 }
 
-func (s *storm) env(parts ...string) string {
-	return path.Join(append([]string{root, "env", "BASE"}, parts...)...)
+func (s *storm) garble(ctx context.Context, _ *member) error {
+	n := s.rand.IntN(3000)
+	return s.tree(func() error { return s.meeting.garble(ctx, n) })
 }
 
-func (s *storm) garble(context.Context, *member) error {
-	what, n := s.rand.IntN(3), s.rand.IntN(1000)
-	return s.tree(func() error {
-		p := s.env([]string{"plan", "strategy", "members"}[what])
-		if what == 2 {
-			var err error
-			if p, err = s.childOf(p, n); p == "" {
-				return err
-			}
-		}
-		_, err := s.hands.Set(p, []byte("garbage"), -1)
-		return err
-	})
-}
-
-// childOf returns the path of the child of node that n selects, or "" if it has no children.
-func (s *storm) childOf(node string, n int) (string, error) {
-	names, _, err := s.hands.Children(node)
-	if err != nil || len(names) == 0 {
-		return "", err
-	}
-	slices.Sort(names)
-	return path.Join(node, names[n%len(names)]), nil
-}
-
-// deleteNode removes the node of a member, of leaving members, or of the format.
-func (s *storm) deleteNode(context.Context, *member) error {
-	what, n := s.rand.IntN(3), s.rand.IntN(1000)
-	return s.tree(func() error {
-		p := []string{s.env("leaving"), root + "/format", s.env("members")}[what]
-		if what == 2 {
-			var err error
-			if p, err = s.childOf(p, n); p == "" {
-				return err
-			}
-		}
-		return s.hands.Delete(p, -1)
-	})
+// deleteNode removes a member or something that all members need.
+func (s *storm) deleteNode(ctx context.Context, _ *member) error {
+	n := s.rand.IntN(3000)
+	return s.tree(func() error { return s.meeting.remove(ctx, n) })
 }
 
 // restrict changes the strategy, as an operator might. The next calm resets it.
@@ -369,16 +334,12 @@ func (s *storm) hurtServer(ctx context.Context, _ *member) error {
 	if err := s.mendServers(ctx); err != nil {
 		return err
 	}
-	server := s.ensemble.Servers[s.rand.IntN(len(s.ensemble.Servers))]
-	if s.rand.IntN(2) == 0 {
-		return server.Pause()
-	}
-	return server.Kill()
+	return s.meeting.hurt(s.rand)
 }
 
 // outage kills all servers and restarts them after up to two session timeouts.
 func (s *storm) outage(ctx context.Context, _ *member) error {
-	if err := s.ensemble.Kill(); err != nil {
+	if err := s.meeting.kill(); err != nil {
 		return err
 	}
 	s.pass(ctx, time.Duration(s.rand.Int64N(int64(2*s.o.Session))))
@@ -402,7 +363,7 @@ func (s *storm) coup(ctx context.Context) error {
 	leader.proxy.Freeze()
 	s.pass(ctx, s.o.Settle)
 	s.o.Progress("coup: %s is delayed before it writes its plan", leader.name)
-	_ = s.tree(func() error { return s.hands.Delete(s.node(o.Leader), -1) })
+	_ = s.tree(func() error { return s.meeting.unlist(ctx, o.Leader) })
 	before := o.Generation
 	_, _ = await(ctx, s.o.Session/2, func() error {
 		if now, err := s.overview(ctx); err != nil || now.Generation == before {
@@ -433,13 +394,4 @@ func (s *storm) listed(ctx context.Context, name string) error {
 		err = errors.New("not listed")
 	}
 	return err
-}
-
-func (s *storm) node(id string) string {
-	names, _, err := s.hands.Children(s.env("members"))
-	if err != nil {
-		return s.env("members", "unknown")
-	}
-	i := slices.IndexFunc(names, func(name string) bool { return strings.HasPrefix(name, "m-"+id+"-") })
-	return s.env("members", names[max(i, 0)])
 }

@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/go-zookeeper/zk"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	core "github.com/perceptor/perceptor/assign"
@@ -35,6 +34,8 @@ type Options struct {
 	// Items is the number of items, Groups the number of their groups, and Servers the
 	// size of the ensemble.
 	Items, Groups, Servers int
+	// Assignment is where members meet: [InZooKeeper] or [InPostgres].
+	Assignment string
 	// Session is the session timeout of all members, Takeover their take-over delay, and
 	// Settle their rebalance delay.
 	Session, Takeover, Settle time.Duration
@@ -50,7 +51,7 @@ type Options struct {
 // DefaultOptions returns the options of the storm.
 func DefaultOptions() Options {
 	return Options{
-		Items: 64, Groups: 4, Servers: 3, MaxMembers: 6,
+		Items: 64, Groups: 4, Servers: 3, MaxMembers: 6, Assignment: InZooKeeper,
 		Session: 2 * time.Second, Takeover: time.Second, Settle: 300 * time.Millisecond,
 	}
 }
@@ -61,15 +62,14 @@ type world struct {
 	dir      *tempdir.Dir
 	postgres *testenv.PostgresServer
 	db       *pgxpool.Pool
-	ensemble *testenv.ZooKeeperEnsemble
-	hands    *zk.Conn // changes nodes directly
-	byHand   sync.WaitGroup
+	meeting  meeting
+	byHand   sync.WaitGroup // direct changes of what is stored
 	admin    *core.Admin
 	members  []*member // alive, the oldest first
 	born     int
 }
 
-// A member is one process with the proxy through which it reaches ZooKeeper.
+// A member is one process with the proxy through which it meets others.
 type member struct {
 	name    string
 	process *subprocess.Process
@@ -89,7 +89,7 @@ func newWorld(ctx context.Context, o Options) (w *world, err error) {
 }
 
 func (w *world) start(ctx context.Context) (err error) {
-	w.o.Progress("starting PostgreSQL and %d ZooKeepers", w.o.Servers)
+	w.o.Progress("starting PostgreSQL, and the servers of the assignment in %s", w.o.Assignment)
 	if w.postgres, err = testenv.StartPostgres(ctx, filepath.Join(w.dir.Path, "postgres")); err != nil {
 		return err
 	}
@@ -99,42 +99,18 @@ func (w *world) start(ctx context.Context) (err error) {
 	if err := makeTables(ctx, w.db, w.o.Items); err != nil {
 		return err
 	}
-	if w.ensemble, err = testenv.StartZooKeeperEnsemble(ctx, filepath.Join(w.dir.Path, "zookeeper"), w.o.Servers); err != nil {
+	if w.meeting, err = startMeeting(ctx, w.o, w.dir.Path); err != nil {
 		return err
 	}
-	if w.hands, err = w.connect(); err != nil {
-		return err
-	}
-	w.admin, err = core.NewAdmin(core.AdminConfig{Servers: w.ensemble.Addrs(), Root: root})
+	w.admin, err = w.meeting.admin()
 	return err
 }
-
-// connect returns a new connection to ZooKeeper that bypasses all proxies.
-func (w *world) connect() (*zk.Conn, error) {
-	conn, events, err := zk.Connect(w.ensemble.Addrs(), 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(silent{}))
-	if err != nil {
-		return nil, err
-	}
-	go func() {
-		for range events { // until the connection is closed
-		}
-	}()
-	return conn, nil
-}
-
-// silent discards the log of the ZooKeeper client.
-type silent struct{}
-
-func (silent) Printf(string, ...any) {}
 
 // close ends all members, connections and servers. It ignores errors of members.
 func (w *world) close() error {
 	for _, m := range w.members {
 		_ = m.process.Kill()
 		m.proxy.Close()
-	}
-	if w.hands != nil {
-		w.hands.Close()
 	}
 	w.byHand.Wait()
 	if w.db != nil {
@@ -143,8 +119,8 @@ func (w *world) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var errs []error
-	if w.ensemble != nil {
-		errs = append(errs, w.ensemble.Stop(ctx))
+	if w.meeting != nil {
+		errs = append(errs, w.meeting.stop(ctx))
 	}
 	if w.postgres != nil {
 		errs = append(errs, w.postgres.Stop(ctx))
@@ -152,19 +128,22 @@ func (w *world) close() error {
 	return errors.Join(append(errs, w.dir.Close(ctx))...)
 }
 
-// startMember starts a member. The members take the servers of the ensemble in turn.
+// startMember starts a member. The members take the servers in turn.
 func (w *world) startMember() (*member, error) {
 	w.born++
-	addrs := w.ensemble.Addrs()
-	proxy, err := testenv.StartProxy(addrs[w.born%len(addrs)])
+	proxy, err := testenv.StartProxy(w.meeting.addr(w.born))
 	if err != nil {
 		return nil, err
 	}
 	m := &member{name: fmt.Sprintf("m%03d", w.born), proxy: proxy}
-	conf, err := json.Marshal(memberConfig{
-		Name: m.name, Servers: []string{proxy.Addr()}, Root: root, Postgres: w.postgres.DSN(), Items: w.o.Items, Groups: w.o.Groups,
+	mc := memberConfig{
+		Name: m.name, Postgres: w.postgres.DSN(), Items: w.o.Items, Groups: w.o.Groups,
 		Session: w.o.Session, Takeover: w.o.Takeover, Settle: w.o.Settle, Pause: 120 * time.Millisecond,
-	})
+	}
+	if err := w.meeting.join(&mc, proxy); err != nil {
+		return nil, err
+	}
+	conf, err := json.Marshal(mc)
 	if err != nil {
 		return nil, err
 	}
@@ -258,8 +237,7 @@ type checker struct {
 	broken   []string
 	reported map[string]bool
 
-	conn       *zk.Conn
-	plan       int64 // transaction that wrote the last plan seen
+	plan       int64 // stamp of the last plan seen
 	generation int64
 	epochs     map[int]int64
 	idlest     time.Duration
@@ -291,16 +269,11 @@ func (c *checker) violations() []string {
 
 // run checks plans and work until ctx ends.
 func (c *checker) run(ctx context.Context) error {
-	conn, err := c.w.connect()
-	if err != nil {
-		return err
-	}
-	c.conn = conn
-	defer conn.Close()
+	var err error
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for ctx.Err() == nil {
-			c.lookAtPlan()
+			c.lookAtPlan(ctx)
 			sleep(ctx, 25*time.Millisecond)
 		}
 	})
@@ -319,10 +292,10 @@ func (c *checker) run(ctx context.Context) error {
 }
 
 // lookAtPlan requires that each new plan has a higher generation.
-func (c *checker) lookAtPlan() {
-	data, stat, err := c.conn.Get(root + "/env/BASE/plan")
-	if err != nil || stat.Mzxid <= c.plan {
-		return // ZooKeeper is down, or this server lags
+func (c *checker) lookAtPlan(ctx context.Context) {
+	stamp, data, ok := c.w.meeting.plan(ctx)
+	if !ok || stamp <= c.plan {
+		return // the server is down, or lags
 	}
 	var p struct {
 		Generation int64  `json:"generation"`
@@ -331,7 +304,7 @@ func (c *checker) lookAtPlan() {
 	if json.Unmarshal(data, &p) != nil || p.Generation == 0 {
 		return // no plan yet, or the storm has overwritten it
 	}
-	if c.plan = stat.Mzxid; p.Generation <= c.generation {
+	if c.plan = stamp; p.Generation <= c.generation {
 		c.violate(fmt.Sprint("plan", p.Generation), "plan %d of %s replaced plan %d", p.Generation, p.Writer, c.generation)
 	}
 	c.generation = max(c.generation, p.Generation)
@@ -374,7 +347,7 @@ func (c *checker) lookAtWork(ctx context.Context) error {
 }
 
 // settled returns nil if every item has one owner, a living member, according to both
-// ZooKeeper and Postgres, and the loads of members differ by at most one.
+// the list of members and the epochs, and the loads of members differ by at most one.
 func (w *world) settled(ctx context.Context) error {
 	o, err := w.overview(ctx)
 	if err != nil {

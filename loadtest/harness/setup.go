@@ -291,7 +291,11 @@ func (f *Flags) Stack() {
 	o := &f.common.Real
 	Num(f, &o.Dispatchers, "dispatchers", Between(1, 4096), "dispatcher processes")
 	Num(f, &o.Taskds, "taskds", Between(1, 4096), "taskd processes")
-	Num(f, &o.Session, "session", Between(time.Second, 10*time.Second), "ZooKeeper session timeout")
+	Num(f, &o.Session, "session", Between(time.Second, 10*time.Second), "session timeout of dispatchers")
+	if o.Assignment == "" {
+		o.Assignment = stack.InZooKeeper
+	}
+	f.Choice(&o.Assignment, "assignment", stack.InZooKeeper, stack.InPostgres)
 	f.Var(settings{&o.Settings}, "set", "configuration of taskd and dispatcher: dispatcher.max_tick=50ms")
 	f.Var(settings{&o.Kafka}, "kafka", "settings of Kafka's server.properties; they replace the defaults: num.io.threads=2")
 	f.Switch(&f.common.LongLived, "long-lived", "start Kafka as its own script does; its compiler costs more than it saves in the first minutes")

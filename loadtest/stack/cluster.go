@@ -42,7 +42,8 @@ type Cluster struct {
 	Servers []*Replicas
 	// Brokers are the Kafka servers, named kafka-1 and so on.
 	Brokers *testenv.KafkaCluster
-	// ZooKeepers are the ZooKeeper servers, named zookeeper-1 and so on.
+	// ZooKeepers are the ZooKeeper servers, named zookeeper-1 and so on; nil if dispatchers
+	// agree in PostgreSQL.
 	ZooKeepers *testenv.ZooKeeperEnsemble
 
 	mu         sync.Mutex // guards the fields below during the start
@@ -168,6 +169,9 @@ func (c *Cluster) startServers(ctx context.Context, r *realStack, o ClusterOptio
 		all.Go(func() error { return s.start(ctx, o.RealOptions, i < o.Replicated && !o.SyncOnly) })
 	}
 	all.Go(func() (err error) {
+		if o.Assignment == InPostgres {
+			return nil
+		}
 		c.ZooKeepers, err = testenv.StartZooKeeperEnsemble(ctx, filepath.Join(r.dir, "zookeeper"), o.ZooKeepers)
 		return err
 	})
@@ -261,6 +265,10 @@ func (c *Cluster) linkServers(r *realStack) error {
 		s.link = c.links[s.name]
 		r.postgres = append(r.postgres, dsn.String())
 	}
+	r.brokers, r.kafkaAddr = c.Brokers.Addrs(), c.Brokers.Addrs()[0]
+	if c.ZooKeepers == nil {
+		return nil
+	}
 	for i, s := range c.ZooKeepers.Servers {
 		addr, err := c.link(fmt.Sprintf("zookeeper-%d", i+1), s.Addr())
 		if err != nil {
@@ -268,6 +276,5 @@ func (c *Cluster) linkServers(r *realStack) error {
 		}
 		r.zookeepers = append(r.zookeepers, addr)
 	}
-	r.brokers, r.kafkaAddr = c.Brokers.Addrs(), c.Brokers.Addrs()[0]
 	return nil
 }

@@ -34,7 +34,9 @@ type RealOptions struct {
 	PostgresServers int
 	// History is the level of the tenant's history in lower case; "": the default.
 	History string
-	// Session is the ZooKeeper session timeout: the time until a dispatcher that vanished
+	// Assignment is where dispatchers agree on owners: [InZooKeeper], the default, or [InPostgres].
+	Assignment string
+	// Session is the session timeout of dispatchers: the time until a dispatcher that vanished
 	// loses its shards. 1 to 10 s.
 	Session time.Duration
 	// Settings change the programs' configuration: keys such as
@@ -56,6 +58,12 @@ type RealOptions struct {
 	// Progress is called with a message before each slow step.
 	Progress func(string)
 }
+
+// Values of [RealOptions].Assignment.
+const (
+	InZooKeeper = "zookeeper"
+	InPostgres  = "postgres"
+)
 
 const (
 	ownAll = 60 * time.Second
@@ -132,7 +140,7 @@ func (r *realStack) start(ctx context.Context, startServers func(context.Context
 			return err
 		}
 	}
-	r.o.Progress("starting PostgreSQL, ZooKeeper and Kafka, building taskd and dispatcher")
+	r.o.Progress("starting PostgreSQL, Kafka and perhaps ZooKeeper, building taskd and dispatcher")
 	build := r.o.Programs == ""
 	if build {
 		r.o.Programs = filepath.Join(r.dir, "bin")
@@ -190,6 +198,9 @@ func (r *realStack) startServers(ctx context.Context) error {
 		})
 	}
 	all.Go(func() (err error) {
+		if r.o.Assignment == InPostgres {
+			return nil
+		}
 		zookeeper, err = testenv.StartZooKeeper(ctx, filepath.Join(r.dir, "zookeeper"), r.security.zookeeperOptions()...)
 		return err
 	})
@@ -369,12 +380,20 @@ func (r *realStack) writeConfig(path string) error {
 		servers[i] = map[string]string{"dsn": dsn}
 	}
 	sections := map[string]map[string]any{
-		"postgres":  {"servers": servers},
-		"kafka":     {"brokers": r.brokers},
-		"zookeeper": {"servers": r.zookeepers, "session_timeout": r.o.Session.String()},
+		"postgres": {"servers": servers},
+		"kafka":    {"brokers": r.brokers},
+	}
+	if session := map[string]any{"session_timeout": r.o.Session.String()}; r.o.Assignment == InPostgres {
+		sections["leases"] = session
+	} else {
+		session["servers"] = r.zookeepers
+		sections["zookeeper"] = session
 	}
 	r.security.configure(sections)
 	text, err := yaml.Marshal(sections)
+	if r.o.Assignment == InPostgres {
+		text = append(text, "assignment: postgres\n"...)
+	}
 	if err == nil {
 		err = os.WriteFile(path, text, 0o600)
 	}

@@ -67,11 +67,13 @@ func (s *security) configure(sections map[string]map[string]any) {
 	section("taskd")["tls"] = map[string]any{"cert_file": s.api.CertFile, "key_file": s.api.KeyFile}
 	section("ops")["tls"] = map[string]any{"cert_file": s.ops.CertFile, "key_file": s.ops.KeyFile}
 	section("ops")["token"] = s.opsToken
-	section("zookeeper")["tls"] = map[string]any{"enabled": true, "ca_file": s.ca.File}
+	if section("zookeeper")["servers"] != nil {
+		section("zookeeper")["tls"] = map[string]any{"enabled": true, "ca_file": s.ca.File}
+		section("zookeeper")["user"], section("zookeeper")["password"] = "perceptor", s.password
+	}
 	section("kafka")["tls"] = map[string]any{"enabled": true, "ca_file": s.kafka.CA.File}
 	section("kafka")["sasl"] = map[string]any{"username": testenv.KafkaAdmin, "password": testenv.KafkaPassword}
 	section("kafka")["users"] = map[string]any{"mode": "managed"}
-	section("zookeeper")["user"], section("zookeeper")["password"] = "perceptor", s.password
 }
 
 // opsClient returns what asks the programs' servers for operators, and their scheme.
