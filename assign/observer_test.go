@@ -270,3 +270,6 @@ func (r *running) wait(t *testing.T) error {
 		return nil
 	}
 }
+
+// drop records that a worker has lost items.
+func (l *observer) drop(h *hand, ids ...int) { h.drop(ids) }

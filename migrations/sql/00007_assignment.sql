@@ -42,7 +42,17 @@ CREATE TABLE assign_lease (
   FOREIGN KEY (environment, id) REFERENCES assign_member ON DELETE CASCADE
 ) WITH (fillfactor = 10, autovacuum_vacuum_threshold = 500);
 
+-- Where dispatchers agree since the last move between ZooKeeper and these tables. No row: as
+-- configured.
+CREATE TABLE assign_authority (
+  one        bool PRIMARY KEY DEFAULT true CHECK (one),
+  place      text NOT NULL CHECK (octet_length(place) BETWEEN 1 AND 64),
+  version    int8 NOT NULL CHECK (version > 0),
+  changed_at timestamptz NOT NULL
+);
+
 -- +goose Down
+DROP TABLE assign_authority;
 DROP TABLE assign_lease;
 DROP TABLE assign_member;
 DROP TABLE assign_document;

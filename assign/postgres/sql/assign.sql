@@ -112,6 +112,16 @@ DELETE FROM assign_environment e
    AND NOT EXISTS (SELECT FROM assign_lease l WHERE l.environment = e.name AND l.expires_at > clock_timestamp())
 RETURNING e.name;
 
+-- name: Authority()
+SELECT a.place, a.version, (extract(epoch FROM clock_timestamp() - a.changed_at) * 1000)::int8 FROM assign_authority a;
+
+-- name: MoveAuthority(place text, version int8)
+-- Returns a row if it has replaced what has the version; 0 stands for no row.
+INSERT INTO assign_authority (place, version, changed_at) VALUES (@place, @version + 1, clock_timestamp())
+    ON CONFLICT (one) DO UPDATE SET place = excluded.place, version = excluded.version, changed_at = excluded.changed_at
+ WHERE assign_authority.version = @version
+RETURNING version;
+
 -- name: Configure(lock_timeout_ms text)
 -- Each statement must see what was committed before it, not before its transaction. Everybody
 -- waits for the row of the environment, so a wait for it may take as long as an exchange.

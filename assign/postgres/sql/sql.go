@@ -28,6 +28,8 @@ var (
 	Format            = set.Get("Format")
 	Environments      = set.Get("Environments")
 	SweepEnvironments = set.Get("SweepEnvironments")
+	Authority         = set.Get("Authority")
+	MoveAuthority     = set.Get("MoveAuthority")
 	Configure         = set.Get("Configure")
 	Listen            = set.Get("Listen")
 )
