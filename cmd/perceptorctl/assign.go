@@ -46,7 +46,7 @@ func (c *ctl) assignCommand() *cobra.Command {
 			s.Paused = s.Paused && len(args) > 0
 			return withItems(args, func(ids []int) { s.ResumeItems(ids...) })
 		}),
-		c.assignLimit(), c.assignReset(),
+		c.assignLimit(), c.assignReset(), c.assignMove(),
 	)
 	cmd.Long = "Show and change which dispatcher owns which shards. The commands work in Postgres or ZooKeeper\ndirectly and need no API.\n\n" +
 		"WHO selects members by name, id, host or address (with or without port). Names outlast a restart, ids do not.\n" +
@@ -76,32 +76,30 @@ func (c *ctl) assignment(cmd *cobra.Command, f func(ctx context.Context, cmd *co
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 		defer cancel()
-		a, closeAdmin, err := openAssignment(ctx, conf, c.timeout)
+		where, closeConnections, err := openAssignment(ctx, conf, c.timeout)
 		if err != nil {
 			return err
 		}
-		defer closeAdmin()
+		defer closeConnections()
+		a, _, err := where.Admin(ctx)
+		if err != nil {
+			return err
+		}
 		return assignError(f(ctx, cmd, conf, a))
 	}, "assignment", "leases", "zookeeper", "postgres")
 	return cmd
 }
 
 // openAssignment returns what works where dispatchers agree, and what closes its connections.
-func openAssignment(ctx context.Context, conf *config.Config, timeout time.Duration) (*assign.Admin, func(), error) {
-	if conf.Coordinator() == config.InZooKeeper {
-		a, err := app.NewAssignment(conf, nil, timeout)
-		return a, func() {}, err
+func openAssignment(ctx context.Context, conf *config.Config, timeout time.Duration) (*app.Assignment, func(), error) {
+	if len(conf.Postgres.Servers) == 0 {
+		return app.NewAssignment(conf, nil, timeout), func() {}, nil
 	}
 	cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
 	if err != nil {
 		return nil, nil, err
 	}
-	a, err := app.NewAssignment(conf, cluster, timeout)
-	if err != nil {
-		cluster.Close()
-		return nil, nil, err
-	}
-	return a, cluster.Close, nil
+	return app.NewAssignment(conf, cluster, timeout), cluster.Close, nil
 }
 
 // assignError returns err with its exit code.

@@ -20,28 +20,27 @@ const coordinatorTimeout = 5 * time.Second
 
 // assignment implements [server.Assignment].
 type assignment struct {
-	admin       *assign.Admin
-	owners      owners
-	coordinator string
+	admins *Assignment
+	owners owners
 }
 
 // newAssignment returns nil if one process owns all shards.
-func (a *API) newAssignment() (server.Assignment, error) {
+func (a *API) newAssignment() server.Assignment {
 	if a.o.Hints != nil && len(a.o.Config.ZooKeeper.Servers) == 0 {
-		return nil, nil
+		return nil
 	}
-	admin, err := NewAssignment(a.o.Config, a.cluster, coordinatorTimeout)
-	if err != nil {
-		return nil, err
-	}
-	return &assignment{admin, owners{of: a.shards.Owners}, a.o.Config.Coordinator()}, nil
+	return &assignment{NewAssignment(a.o.Config, a.cluster, coordinatorTimeout), owners{of: a.shards.Owners}}
 }
 
 // Assignment implements [server.Assignment].
 func (a *assignment) Assignment(ctx context.Context) (*perceptorv1.Assignment, error) {
-	o, err := a.admin.Overview(ctx)
+	admin, place, err := a.admins.Admin(ctx)
 	if err != nil {
-		return nil, a.errorOf(err)
+		return nil, errorIn(place, err)
+	}
+	o, err := admin.Overview(ctx)
+	if err != nil {
+		return nil, errorIn(place, err)
 	}
 	reply := &perceptorv1.Assignment{
 		Leader: o.Leader, Generation: o.Generation, PlanTime: stamp(o.PlannedAt), Strategy: strategyReply(&o.Strategy), Faults: o.Faults,
@@ -126,14 +125,18 @@ func (a *assignment) UpdateStrategy(ctx context.Context, r *perceptorv1.UpdateSt
 	if len(faults) > 0 {
 		return nil, &task.Error{Code: task.InvalidArgument, Message: "the request breaks rules", Faults: faults}
 	}
+	admin, place, err := a.admins.Admin(ctx)
+	if err != nil {
+		return nil, errorIn(place, err)
+	}
 	if r.Reset_ {
-		if err := a.admin.Reset(ctx); err != nil {
-			return nil, a.errorOf(err)
+		if err := admin.Reset(ctx); err != nil {
+			return nil, errorIn(place, err)
 		}
 	}
-	s, err := a.admin.Edit(ctx, func(s *assign.Strategy) error { change(s); return nil })
+	s, err := admin.Edit(ctx, func(s *assign.Strategy) error { change(s); return nil })
 	if err != nil {
-		return nil, a.errorOf(err)
+		return nil, errorIn(place, err)
 	}
 	return strategyReply(&s), nil
 }
@@ -178,8 +181,8 @@ func strategyChange(r *perceptorv1.UpdateStrategyRequest) (change func(*assign.S
 	}, faults
 }
 
-// errorOf maps err to an error that callers can act on.
-func (a *assignment) errorOf(err error) error {
+// errorIn maps err, which came from a place, to an error that callers can act on.
+func errorIn(place string, err error) error {
 	switch {
 	case errors.Is(err, assign.ErrStrategy):
 		return task.Errorf(task.ReasonInvalidField, "%v", err)
@@ -188,7 +191,7 @@ func (a *assignment) errorOf(err error) error {
 	case errors.Is(err, assign.ErrContended):
 		return task.Errorf(task.ReasonStrategyContended, "others are changing the strategy; try again").CausedBy(err)
 	}
-	if a.coordinator == config.InPostgres {
+	if place == config.InPostgres {
 		return task.Errorf(task.ReasonDatabaseUnavailable, "database %d, which has the assignment, does not answer", homeDatabase).CausedBy(err)
 	}
 	return task.Errorf(task.ReasonZooKeeperUnavailable, "ZooKeeper does not answer").CausedBy(err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/assign"
+	"github.com/perceptor/perceptor/assign/postgres"
 	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/internal/testenv"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -30,21 +31,19 @@ func TestTheAPIShowsAndChangesTheAssignment(t *testing.T) {
 	})
 	t.Run("postgres", func(t *testing.T) {
 		conf, cluster := &config.Config{Leases: config.Leases{SessionTimeout: 10 * time.Second}}, storetest.Open(t)
-		showAndChange(t, conf, cluster, func(c assign.Config) (assign.Assigner, error) { return newTableMember(conf, cluster, c, idler{}) })
+		showAndChange(t, conf, cluster, func(c assign.Config) (assign.Assigner, error) {
+			return newTableMember(conf, postgres.New(cluster.Pool(0)), c, idler{})
+		})
 	})
 }
 
 func showAndChange(t *testing.T, conf *config.Config, cluster *store.Cluster, join func(assign.Config) (assign.Assigner, error)) {
-	admin, err := NewAssignment(conf, cluster, 30*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &assignment{admin, owners{of: func(_ context.Context, d int) ([]shards.ItemOwner, error) {
+	a := &assignment{NewAssignment(conf, cluster, 30*time.Second), owners{of: func(_ context.Context, d int) ([]shards.ItemOwner, error) {
 		if d != 0 {
 			return nil, errors.New("away")
 		}
 		return []shards.ItemOwner{{Item: 2, Epoch: 42}}, nil
-	}}, conf.Coordinator()}
+	}}}
 	if _, err := a.Assignment(t.Context()); task.CodeOf(err) != task.NotFound {
 		t.Errorf("nobody there: %v", err)
 	}

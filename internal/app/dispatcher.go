@@ -54,6 +54,7 @@ type Dispatcher struct {
 	letters      *delivery.DeadLetters
 	dispatch     *dispatch.Dispatcher
 	assigner     assign.Assigner
+	place        func() string // where dispatchers agree, for people
 	metrics      *telemetry.Dispatch
 	meter        *meter
 	chores       *chores.Chores
@@ -69,7 +70,7 @@ type Dispatcher struct {
 
 // NewDispatcher returns a dispatcher. It opens no connection.
 func NewDispatcher(ctx context.Context, o DispatcherOptions) (*Dispatcher, error) {
-	d := &Dispatcher{o: o, name: o.Config.Dispatcher.Name}
+	d := &Dispatcher{o: o, name: o.Config.Dispatcher.Name, place: func() string { return "this process" }}
 	if d.name == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -200,10 +201,11 @@ func (d *Dispatcher) newAssigner() (err error) {
 	switch {
 	case d.o.Local:
 		d.assigner, err = assign.NewLocal(conf, w)
-	case c.Coordinator() == config.InPostgres:
-		d.assigner, err = newTableMember(c, d.cluster, conf, w)
 	default:
-		d.assigner, err = newZooKeeperMember(c, conf, w)
+		var f *assign.Follower
+		if f, err = newMember(c, d.cluster, conf, w); err == nil {
+			d.assigner, d.place = f, f.Place
+		}
 	}
 	return err
 }
@@ -298,7 +300,7 @@ func (d *Dispatcher) Checks() []telemetry.Check {
 	}
 }
 
-// assigned returns nil if this process is a registered member. Without ZooKeeper it
+// assigned returns nil if this process is a registered member. Without contact it
 // is degraded as long as it owns shards, since it continues to publish their runs.
 func (d *Dispatcher) assigned() error {
 	s, owned := d.assigner.Snapshot(), d.Owned()
@@ -306,9 +308,9 @@ func (d *Dispatcher) assigned() error {
 	case s.Connected && s.Registered:
 		return nil
 	case owned > 0:
-		return telemetry.Degraded(fmt.Errorf("no contact with ZooKeeper; continuing with %d shards", owned))
+		return telemetry.Degraded(fmt.Errorf("no contact with the assignment in %s; continuing with %d shards", d.place(), owned))
 	}
-	return errors.New("no contact with ZooKeeper, and no shard is owned")
+	return fmt.Errorf("no contact with the assignment in %s, and no shard is owned", d.place())
 }
 
 // Run works until ctx is cancelled. Then it hands all shards over within the grace

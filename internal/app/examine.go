@@ -61,12 +61,8 @@ func (e *examination) all(ctx context.Context, cluster *store.Cluster) {
 	}
 	switch {
 	case e.single:
-	case c.Coordinator() == config.InPostgres:
-		e.assignment(ctx, cluster)
-	case len(c.ZooKeeper.Servers) > 0:
-		e.zookeeper(ctx, cluster)
 	default:
-		e.add(Failed, "zookeeper", "assignment is zookeeper, and zookeeper.servers is not configured")
+		e.assignment(ctx, cluster)
 	}
 }
 
@@ -317,13 +313,33 @@ func (e *examination) topicAccess(ctx context.Context, conf delivery.Config, top
 	}
 }
 
-// assignment checks the leases of dispatchers in Postgres.
+// assignment checks where dispatchers agree on the owners of shards.
 func (e *examination) assignment(ctx context.Context, cluster *store.Cluster) {
-	admin, err := NewAssignment(e.config, cluster, pingTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	a := NewAssignment(e.config, cluster, pingTimeout)
+	place, err := a.Place(ctx)
+	if err != nil {
+		e.add(Failed, "assignment", "database %d does not say where dispatchers agree: %s", homeDatabase, oneLine(err))
+		return
+	}
+	if configured := e.config.Coordinator(); place != configured {
+		e.add(Warning, "assignment", "dispatchers agree in %s since they were moved there, and the configuration says %s: set assignment: %s", place, configured, place)
+	}
+	admin, err := a.in(place)
 	if err != nil {
 		e.add(Failed, "assignment", "%s", oneLine(err))
 		return
 	}
+	if place == config.InZooKeeper {
+		e.zookeeper(ctx, admin)
+		return
+	}
+	e.members(ctx, admin)
+}
+
+// members checks the dispatchers that agree in Postgres.
+func (e *examination) members(ctx context.Context, admin *assign.Admin) {
 	o, err := admin.Overview(ctx)
 	switch {
 	case errors.Is(err, assign.ErrNotFound):
@@ -333,30 +349,23 @@ func (e *examination) assignment(ctx context.Context, cluster *store.Cluster) {
 	case len(o.Faults) > 0:
 		e.add(Failed, "assignment", "in database %d: %s", homeDatabase, strings.Join(o.Faults, "; "))
 	case len(o.Members) == 0:
-		e.add(Warning, "assignment", "in database %d; no dispatcher is a member: is one running with assignment: postgres?", homeDatabase)
+		e.add(Warning, "assignment", "in database %d; no dispatcher is a member: is one running?", homeDatabase)
 	default:
 		e.add(OK, "assignment", "in database %d; members: %d", homeDatabase, len(o.Members))
 	}
 }
 
-func (e *examination) zookeeper(ctx context.Context, cluster *store.Cluster) {
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
-	defer cancel()
+func (e *examination) zookeeper(ctx context.Context, admin *assign.Admin) {
 	if err := reachZooKeeper(ctx, &e.config.ZooKeeper); err != nil {
 		e.add(Failed, "zookeeper", "none of %v answers: %s", e.config.ZooKeeper.Servers, oneLine(err))
 		return
 	}
 	e.add(OK, "zookeeper", "a server answers")
-	e.access(ctx, cluster)
+	e.access(ctx, admin)
 }
 
 // access says whether anyone may change who owns which shard.
-func (e *examination) access(ctx context.Context, cluster *store.Cluster) {
-	admin, err := NewAssignment(e.config, cluster, pingTimeout)
-	if err != nil {
-		e.add(Failed, "zookeeper", "%s", oneLine(err))
-		return
-	}
+func (e *examination) access(ctx context.Context, admin *assign.Admin) {
 	open, err := admin.Open(ctx)
 	switch {
 	case errors.Is(err, assign.ErrNotFound): // no dispatcher has run yet
