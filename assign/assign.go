@@ -81,9 +81,9 @@ type Events struct {
 	// Registered: this member has registered, possibly again, with a sequence
 	// number.
 	Registered func(seq int64)
-	// Expired: the session has ended; ZooKeeper no longer lists this member.
+	// Expired: the session has ended; this member is no longer listed.
 	Expired func()
-	// Connected is called when contact with ZooKeeper begins or ends.
+	// Connected is called when contact with ZooKeeper or the registry begins or ends.
 	Connected func(bool)
 	// Leading is called when this member becomes or stops being the leader.
 	Leading func(bool)
@@ -135,12 +135,13 @@ type Snapshot struct {
 	Self string
 	// At is when the snapshot was made.
 	At time.Time
-	// Connected: ZooKeeper has answered within two thirds of the session.
+	// Connected: ZooKeeper or the registry has answered within two thirds of the
+	// session.
 	Connected bool
 	// Registered: this member is listed.
 	Registered bool
-	// Fault is the error of the last exchange with ZooKeeper. Empty: it
-	// succeeded.
+	// Fault is the error of the last exchange with ZooKeeper or the registry.
+	// Empty: it succeeded.
 	Fault string
 	// State is the part that all members share.
 	State
@@ -239,7 +240,7 @@ type Counts struct {
 	Released      int64 // items
 	Lost          int64 // items
 	FailedCalls   int64 // calls of the worker
-	FailedSteps   int64 // exchanges with ZooKeeper
+	FailedSteps   int64 // exchanges with ZooKeeper or the registry
 	GarbledPlans  int64 // plans that could not be read
 	CutOff        int64 // times that an unfenced member stopped at its deadline
 }

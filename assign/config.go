@@ -13,7 +13,7 @@ import (
 // A Config configures an [Assigner]. Zero fields have the default given for
 // them. Fields without a default are required.
 type Config struct {
-	// Servers lists the ZooKeeper servers, host:port. Required. Names are
+	// Servers lists the ZooKeeper servers, host:port. Required with ZooKeeper. Names are
 	// resolved at each attempt to connect.
 	Servers []string
 	// Root is the path of all nodes (default /assign). It must be empty,
@@ -49,17 +49,16 @@ type Config struct {
 
 	// Fenced says that the worker's Acquire fences off former owners, by an
 	// epoch in a database that every transaction asserts. A fenced member keeps
-	// working during any outage of ZooKeeper, and may take over items from a
+	// working during any outage of ZooKeeper or the registry, and may take over items from a
 	// connected member that does not release them. An unfenced member releases
-	// its items when ZooKeeper has not answered for two thirds of the session,
+	// its items when nobody has answered for two thirds of the session,
 	// and waits for other members as long as their sessions last.
 	Fenced bool
 	// TakeoverAfter is how long a fenced member waits for another one to
 	// release an item, from when it first saw the request (default 5s).
 	TakeoverAfter time.Duration
-	// SessionTimeout is the session timeout that is requested from ZooKeeper
-	// (default 10s, at least 1s). The server may grant another one, which is
-	// then used.
+	// SessionTimeout is how long a member is listed without contact (default 10s,
+	// at least 1s). ZooKeeper may grant another one, which is then used.
 	SessionTimeout time.Duration
 	// RebalanceDelay is how long the leader waits for members that vanished to
 	// return, and for others to join, before it writes a new plan (default

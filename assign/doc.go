@@ -3,12 +3,14 @@
 // of a member that is gone are taken over. The package serves any program with
 // partitioned work and does not know what an item stands for.
 //
-// A program provides the items and a [Worker], and runs an [Assigner]:
-// [ZooKeeper] for a cluster, or [Local] for a single process.
+// A program provides the items and a [Worker], and runs an [Assigner]: a [Member] of a
+// cluster, a [Local] for a single process, or a [Follower], whose cluster can move.
 //
 // # The protocol
 //
-// Members meet in one ZooKeeper subtree. (The environment, BASE by default,
+// Members meet in one ZooKeeper subtree, or in the rows of a [Registry], which has the
+// same parts; this is about ZooKeeper, and package assign/postgres says how rows keep
+// the same order of events. (The environment, BASE by default,
 // separates clusters that share a root.)
 //
 //	ROOT/format                     "assign 1"; another format is refused
@@ -101,7 +103,7 @@
 //	a member dies                its nodes end with its session; the leader plans
 //	                             without it after RebalanceDelay
 //	a member is cut off          unfenced: releases at 2/3 of the session; fenced: goes on
-//	ZooKeeper is unavailable     as above, for all members; nothing is planned; no restart
+//	the servers are away         as above, for all members; nothing is planned; no restart
 //	                             is needed. The first member that returns waits one
 //	                             session for the others
 //	ZooKeeper returns empty      sessions are abandoned after twice their timeout; the tree
@@ -128,10 +130,12 @@
 // The deciding code is pure and has no clock: [Rebalance] (rebalance.go), the
 // restrictions of the strategy (strategy.go), when to plan (lead.go), and what
 // to announce, acquire and release (lifecycle.go). member.go is the goroutine
-// that feeds it; steps.go has its operations on ZooKeeper, based on tree.go and
-// reading.go (the nodes), session.go (one session, bounded requests) and
-// connections.go (its connections). environments.go removes abandoned
-// environments. access.go restricts the nodes to one user. calls.go calls the worker. admin.go is the view from outside.
-// local.go is the same without ZooKeeper. Package loop has loops for programs
-// that have none of their own.
+// that feeds it; steps.go has its exchanges with the other members, through the
+// interfaces of coordinator.go. For ZooKeeper these are tree.go and reading.go (the
+// nodes), session.go (one session, bounded requests) and connections.go (its
+// connections); environments.go removes abandoned environments, and access.go restricts
+// the nodes to one user. For a registry (registry.go) it is rows.go. calls.go calls the
+// worker. admin.go is the view from outside. follow.go moves from one place to another.
+// local.go is the same without any server. Package loop has loops for programs that have
+// none of their own.
 package assign

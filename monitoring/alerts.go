@@ -41,7 +41,7 @@ var conditions = []Alert{
 	{
 		Name: "PerceptorShardsWithoutOwner", Value: `512 - (sum(perceptor_owned_shards) or vector(0))`, Condition: `> 0`, For: 2 * time.Minute, Severity: Page,
 		Summary: "{{ $value }} of 512 shards have no owner: their tasks do not fire.",
-		Action:  "`perceptorctl shard list` and `perceptorctl assign members`: do dispatchers run, does ZooKeeper answer (`perceptor_assign_connected`), did somebody pause or pin shards?",
+		Action:  "`perceptorctl shard list` and `perceptorctl assign members`: do dispatchers run, does Postgres or ZooKeeper answer, whichever has the assignment (`perceptor_assign_connected`), did somebody pause or pin shards?",
 	},
 	{
 		Name: "PerceptorClaimsStopped", Value: `perceptor_claims_stopped`, Condition: `== 1`, For: time.Minute, Severity: Page,
@@ -74,9 +74,9 @@ var conditions = []Alert{
 		Action:  "Start dispatchers, or mend the scraping of their `/metrics`. For an installation of one dispatcher, delete this rule.",
 	},
 	{
-		Name: "PerceptorZooKeeperAway", Value: `min by (instance) (perceptor_assign_connected)`, Condition: `== 0`, For: 2 * time.Minute, Severity: Page,
-		Summary: "ZooKeeper does not answer {{ $labels.instance }}. Dispatchers keep their shards, but none is taken over.",
-		Action:  "Look at ZooKeeper: are most of its servers up? Do not restart dispatchers meanwhile: a stopped one gives its shards to nobody.",
+		Name: "PerceptorAssignmentAway", Value: `min by (instance) (perceptor_assign_connected)`, Condition: `== 0`, For: 2 * time.Minute, Severity: Page,
+		Summary: "The server of the assignment (Postgres or ZooKeeper) does not answer {{ $labels.instance }}. Dispatchers keep their shards, but none is taken over.",
+		Action:  "Look at the server of database 0, or at ZooKeeper: are most of its servers up? Do not restart dispatchers meanwhile: a stopped one gives its shards to nobody.",
 	},
 	{
 		Name: "PerceptorShardsGivenToNobody", Value: `sum by (reason) (max by (reason, instance) (perceptor_assign_items_without_owner))`, Condition: `> 0`, For: 10 * time.Minute, Severity: Ticket,
@@ -85,7 +85,7 @@ var conditions = []Alert{
 	},
 	{
 		Name: "PerceptorAssignmentUnreadable", Value: `max(perceptor_assign_faults)`, Condition: `> 0`, For: time.Minute, Severity: Page,
-		Summary: "The plan or the strategy in ZooKeeper cannot be read.",
+		Summary: "The plan or the strategy of the assignment cannot be read.",
 		Action:  "`perceptorctl assign strategy` shows the text; `assign reset` removes it. A plan is written anew when the leader changes.",
 	},
 	{

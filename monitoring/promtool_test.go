@@ -84,7 +84,7 @@ var examples = []example{
 		quiet: []series{{`perceptor_dispatcher_active{instance="a"}`, "1x100"}, {`perceptor_dispatcher_active{instance="b"}`, "1x100"}},
 		loud:  gauge(`perceptor_dispatcher_active{instance="a"}`, "1"),
 	},
-	{alert: "PerceptorZooKeeperAway", quiet: gauge(`perceptor_assign_connected{instance="a"}`, "1"), loud: gauge(`perceptor_assign_connected{instance="a"}`, "0")},
+	{alert: "PerceptorAssignmentAway", quiet: gauge(`perceptor_assign_connected{instance="a"}`, "1"), loud: gauge(`perceptor_assign_connected{instance="a"}`, "0")},
 	{
 		alert: "PerceptorShardsGivenToNobody",
 		quiet: gauge(`perceptor_assign_items_without_owner{instance="a",reason="nobody"}`, "0"),
