@@ -121,13 +121,11 @@ func (s *session) exchange(ctx context.Context, queue func(*pgx.Batch)) error {
 		b, listed := &pgx.Batch{}, false
 		s.touch(b, &listed)
 		queue(b)
-		if err := conn.SendBatch(ctx, b).Close(); err != nil {
-			return err
-		}
-		if !listed {
+		err := conn.SendBatch(ctx, b).Close()
+		if !listed && (err == nil || errors.Is(err, assign.ErrNotFound)) {
 			return assign.ErrExpired
 		}
-		return nil
+		return err
 	})
 }
 
