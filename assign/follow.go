@@ -91,6 +91,9 @@ func NewFollower(c FollowConfig, w Worker) (*Follower, error) {
 	if c.Places[c.Default] == nil {
 		return nil, fmt.Errorf("assign: Default: %q: is not among the places", c.Default)
 	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
 	f := &Follower{FollowConfig: c, worker: w, groups: map[int]*sync.Mutex{}, holder: map[int]*part{}}
 	for _, it := range c.Items {
 		if f.groups[it.Group] == nil {

@@ -32,7 +32,7 @@ const (
 	kindStrategy = "strategy"
 )
 
-// ErrNoTables: the search_path of the pool leads to no tables of this package.
+// ErrNoTables says that the search_path of the pool leads to no tables of this package.
 var ErrNoTables = errors.New("the tables of the assignment are missing: run perceptorctl migrate up")
 
 // A Registry implements [assign.Registry] over a pool.

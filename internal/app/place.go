@@ -106,7 +106,9 @@ func (a *Assignment) Place(ctx context.Context) (string, error) {
 // Admin returns what works in the place where dispatchers agree now. If that is not known
 // because database 0 does not answer, it is the configured one.
 func (a *Assignment) Admin(ctx context.Context) (admin *assign.Admin, place string, err error) {
-	if place, err = a.Place(ctx); err != nil {
+	asking, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	if place, err = a.Place(asking); err != nil {
 		place = a.config.Coordinator()
 	}
 	admin, err = a.in(place)
