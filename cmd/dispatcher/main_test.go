@@ -91,7 +91,8 @@ func TestWrongUseIsNamed(t *testing.T) {
 		want string
 	}{
 		{[]string{"--dispatcher.claim-share=0"}, "dispatcher.claim_share: 0"},
-		{nil, "zookeeper.servers: is missing"},
+		{nil, "postgres.servers: is missing"},
+		{[]string{"--assignment=zookeeper"}, "zookeeper.servers: is missing"},
 		{[]string{"--dispatcher.max-tick=1"}, `dispatcher.max_tick: "1" is not a duration`},
 	} {
 		cmd, stderr := command(t, c.args...)
@@ -164,15 +165,21 @@ func missTwo(t *testing.T, cluster *store.Cluster) {
 }
 
 func TestADispatcherOwnsAllShardsAndLetsGoOfThemAtAStop(t *testing.T) {
+	t.Run("zookeeper", func(t *testing.T) {
+		ownAndLetGo(t, "--zookeeper.servers="+testenv.ZooKeeper(t).Addr(), "--zookeeper.root="+testenv.Root(t), "--zookeeper.session-timeout=2s")
+	})
+	t.Run("postgres", func(t *testing.T) { ownAndLetGo(t, "--leases.session-timeout=2s") })
+}
+
+func ownAndLetGo(t *testing.T, assignment ...string) {
 	dsn, cluster := migrated(t)
 	port, err := subprocess.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ops := fmt.Sprintf("127.0.0.1:%d", port)
-	cmd, stderr := command(t, "--postgres.servers="+dsn, "--kafka.brokers="+testenv.Kafka(t).Addr(),
-		"--zookeeper.servers="+testenv.ZooKeeper(t).Addr(), "--zookeeper.root="+testenv.Root(t), "--zookeeper.session-timeout=2s",
-		"--dispatcher.name=mine", "--dispatcher.ops-addr="+ops, "--dispatcher.hint-addr=127.0.0.1:0")
+	cmd, stderr := command(t, append(assignment, "--postgres.servers="+dsn, "--kafka.brokers="+testenv.Kafka(t).Addr(),
+		"--dispatcher.name=mine", "--dispatcher.ops-addr="+ops, "--dispatcher.hint-addr=127.0.0.1:0")...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

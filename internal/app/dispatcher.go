@@ -283,8 +283,11 @@ func (d *Dispatcher) Reach(ctx context.Context) error {
 	if err := d.refuseUnsafe(ctx); err != nil {
 		return err
 	}
-	if c.Coordinator() == config.InPostgres {
+	if place, err := NewAssignment(c, d.cluster, pingTimeout).Place(ctx); err == nil && place == config.InPostgres {
 		return nil // reached above
+	}
+	if len(c.ZooKeeper.Servers) == 0 {
+		return nil // it is wrong, as the log says, or database 0 does not answer
 	}
 	return reach(ctx, d.o.Log, fmt.Sprintf("zookeeper at %v", c.ZooKeeper.Servers), c.StartTimeout, func(ctx context.Context) error {
 		return reachZooKeeper(ctx, &c.ZooKeeper)

@@ -6,8 +6,16 @@ import (
 )
 
 func TestTakeOverHandOverSettlingAndAnOutageAreMeasured(t *testing.T) {
+	for _, where := range []string{InZooKeeper, InPostgres} {
+		t.Run(where, func(t *testing.T) { measure(t, where) })
+	}
+}
+
+func measure(t *testing.T, where string) {
 	p := Plan{Rounds: 1, SettleItems: 64, SettleMembers: 5, SettleRounds: 1, Outage: 3 * time.Second}
-	m, violations, err := Measure(t.Context(), options(t), p)
+	o := options(t)
+	o.Assignment = where
+	m, violations, err := Measure(t.Context(), o, p)
 	if err != nil || len(violations) > 0 {
 		t.Fatalf("Measure: err = %v, violations = %v, want none", err, violations)
 	}
