@@ -198,3 +198,13 @@ func (z *zone) segment(at int64) int {
 	}
 	return k - 1
 }
+
+// Location returns a time zone of the embedded data. The empty name is UTC. The error is
+// an [*Error].
+func Location(name string) (*time.Location, error) {
+	z, err := findZone(name)
+	if err != nil {
+		return nil, err
+	}
+	return z.location, nil
+}

@@ -107,7 +107,7 @@ func (r *Row) edited(e *Edit, now Instant) (*Row, error) {
 		return nil, Errorf(ReasonTaskDamaged, "the stored terms of task %s are damaged", r.ID)
 	}
 	n := *r
-	n.Terms, n.Calendar = s.Terms, s.Calendar
+	n.Terms, n.Calendar, n.Windows, n.MissingCalendar = s.Terms, s.Calendar, s.Windows, ""
 	switch {
 	case e.KeepBegin:
 		n.Begin = r.Begin
@@ -224,8 +224,7 @@ func (m *Machine) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error
 	case other:
 		n.ScheduledAt = n.after(e, now).ScheduledAt
 	case !waits && n.ScheduledAt <= now && n.Interval > 0:
-		step := Instant(n.Interval.Milliseconds())
-		n.ScheduledAt += ((now-n.ScheduledAt)/step + 1) * step
+		n.ScheduledAt = n.instantAfter(n.ScheduledAt, now)
 	case !waits && n.ScheduledAt <= now:
 		n.ScheduledAt = n.after(e, now).ScheduledAt
 	}
@@ -256,5 +255,5 @@ func (m *Machine) releaseFrom(n *Row, release bool, now Instant) {
 
 // Spec returns a spec with the terms of the task. It has no Params, only ParamsWire.
 func (r *Row) Spec() Spec {
-	return Spec{Terms: r.Terms, Type: r.Type, ParamsWire: r.Params, Origin: r.Origin, Calendar: r.Calendar}
+	return Spec{Terms: r.Terms, Type: r.Type, ParamsWire: r.Params, Origin: r.Origin, Calendar: r.Calendar, Windows: r.Windows}
 }

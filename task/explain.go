@@ -31,6 +31,7 @@ const (
 	WhyKindFull         Why = 16 // its kind has reached its concurrency cap
 	WhyNoListener       Why = 17 // its tenant has no listener
 	WhyNoHandler        Why = 18 // listeners have no handler for its kind
+	WhyCalendarUnknown  Why = 19 // a calendar that it names is not known
 )
 
 // Reason is one cause for which a task does not fire.
@@ -126,6 +127,12 @@ func (r *Row) waiting(c *Circumstances) []Reason {
 	case r.unreadable() && r.DueAt > c.Now:
 		return []Reason{{Why: WhyOverdue, At: r.DueAt, Seq: seq,
 			Text: fmt.Sprintf("this program cannot read the task's schedule, and tries again at %s: is it older than the one that stored it?", r.DueAt)}}
+	case r.MissingCalendar != "":
+		return []Reason{{Why: WhyCalendarUnknown, At: r.DueAt, Seq: seq,
+			Text: fmt.Sprintf("the calendar %q, which the task names, does not exist or cannot be read: no run is claimed until it is known", r.MissingCalendar)}}
+	case !r.Windows.Open(r.ScheduledAt):
+		return []Reason{{Why: WhyNotDue, At: r.ScheduledAt, Seq: seq,
+			Text: fmt.Sprintf("the calendars of the task close the instant %s: at that time the next open one is looked for", r.ScheduledAt)}}
 	case r.ScheduledAt > c.Now && c.Far:
 		return []Reason{r.notDue(c), {Why: WhyFar, At: r.ScheduledAt, Text: "it is due beyond the horizon, waits in a pack, and becomes a row before it is due"}}
 	case r.ScheduledAt > c.Now:
@@ -280,7 +287,8 @@ func (r *Row) NextInstants(now Instant, n int) []Instant {
 // late returns the next instants of a row whose instant has come, according to its
 // misfire policy. It changes the row.
 func (r *Row) late(now Instant, n int) (out []Instant) {
-	for r.skipMissed(now); len(out) < n && !r.exhausted(r.ScheduledAt); {
+	r.ScheduledAt = r.firstOpen(r.ScheduledAt)
+	for r.skipMissed(now); len(out) < n && !r.exhausted(r.ScheduledAt) && r.Windows.Open(r.ScheduledAt); {
 		at := r.ScheduledAt
 		out = append(out, at)
 		r.Seq++
@@ -288,7 +296,8 @@ func (r *Row) late(now Instant, n int) (out []Instant) {
 		case r.Type == NonBlocking:
 			r.ScheduledAt, _ = r.nextRun(at, now)
 		case r.Interval > 0:
-			r.ScheduledAt = max(at, now).Add(r.Interval)
+			at = max(at, now)
+			r.ScheduledAt = r.instantAfter(at, at)
 		default:
 			r.ScheduledAt = r.instantAfter(at, now)
 		}

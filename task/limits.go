@@ -31,6 +31,15 @@ const (
 	// UnreadableDelay is the time by which a task is deferred if this program cannot read
 	// its stored terms, such as its cron expression.
 	UnreadableDelay = time.Hour
+	// CalendarDelay is the time by which a task is deferred if one of its calendars is not
+	// known.
+	CalendarDelay = 10 * time.Second
+	// A tenant has at most MaxCalendars day calendars of at most MaxCalendarRanges ranges
+	// each, and a task names at most MaxTaskCalendars in each of its two lists.
+	MaxCalendars         = 100
+	MaxCalendarRanges    = 10_000
+	MaxTaskCalendars     = 4
+	MaxCalendarNameBytes = 64
 	// MaxSilence is the longest delay between two deliveries of a silent run, unless
 	// ack_timeout is longer.
 	MaxSilence = time.Hour

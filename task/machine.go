@@ -137,9 +137,7 @@ func (m *Machine) scheduleNext(now Instant) {
 	switch {
 	case t.triggered() && t.planned() != Never:
 		m.scheduleAt(t.planned(), now)
-	case t.Interval > 0:
-		m.scheduleAt(now.Add(t.Interval), now)
-	case t.Calendar != nil || t.exhausted(now):
+	case t.Interval > 0 || t.Calendar != nil || t.exhausted(now):
 		m.scheduleAt(t.instantAfter(now, now), now)
 	default:
 		t.waitUnreadable(now)

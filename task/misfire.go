@@ -74,10 +74,10 @@ func (r *Row) Unreadable() string {
 	return ""
 }
 
-// instantAfter returns the first instant of the schedule that is later than both at and
-// x. at must be an instant of the schedule. It returns Never if there is no such instant.
-// It ignores End and MaxCount.
-func (r *Row) instantAfter(at, x Instant) Instant {
+// gridAfter returns the first instant of the schedule, open or closed, that is later than
+// both at and x. at must be an instant of the schedule. It returns Never if there is no
+// such instant. It ignores End and MaxCount.
+func (r *Row) gridAfter(at, x Instant) Instant {
 	x = max(at, x)
 	if r.Interval > 0 {
 		step := Instant(r.Interval.Milliseconds())
@@ -91,27 +91,29 @@ func (r *Row) instantAfter(at, x Instant) Instant {
 	return Never
 }
 
-// countInstants counts the instants that are later than at, not later than x, and before
-// End. at must be an instant of the schedule.
-func (r *Row) countInstants(at, x Instant) int64 {
-	x = min(x, r.End-1)
+// gridCount counts the instants of the schedule, open or closed, that are later than x,
+// not later than y, and before End. at must be an instant of the schedule, and not be later
+// than x.
+func (r *Row) gridCount(at, x, y Instant) int64 {
+	y = min(y, r.End-1)
 	switch {
-	case x <= at || r.Type == OneShot:
+	case y <= x || r.Type == OneShot:
 		return 0
 	case r.Interval > 0:
-		return int64(x-at) / r.Interval.Milliseconds()
+		step := Instant(r.Interval.Milliseconds())
+		return int64((y-at)/step - (x-at)/step)
 	case r.Calendar != nil:
-		return r.Calendar.Count(at, x)
+		return r.Calendar.Count(x, y)
 	}
 	return 0
 }
 
 // nthInstant returns instant number n after at. That instant must not be after limit.
 func (r *Row) nthInstant(at Instant, n int64, limit Instant) Instant {
-	if r.Interval > 0 {
+	if r.Interval > 0 && r.Windows == nil {
 		return at + Instant(n*r.Interval.Milliseconds())
 	}
-	d := sort.Search(int(limit-at), func(d int) bool { return r.Calendar.Count(at, at+Instant(d)) >= n })
+	d := sort.Search(int(limit-at), func(d int) bool { return r.countInstants(at, at+Instant(d)) >= n })
 	return at + Instant(d)
 }
 
@@ -174,8 +176,13 @@ func (m *Machine) findInstant(now Instant) bool {
 		t.markChanged()
 		return false
 	}
+	if t.MissingCalendar != "" {
+		t.DueAt = now.Add(CalendarDelay)
+		t.markChanged()
+		return false
+	}
 	if t.ScheduledAt != Never {
-		return true
+		return m.leaveClosed(now)
 	}
 	t.ScheduledAt = t.instantAfter(t.Anchor, t.Anchor)
 	t.markChanged()
@@ -205,7 +212,7 @@ func (m *Machine) dropMissed(now Instant) (missed int64, ok bool) {
 		return 0, true
 	}
 	t.markChanged()
-	if m.claimable(now) {
+	if m.leaveClosed(now) && m.claimable(now) {
 		return n, true
 	}
 	m.noteSkipped(from, n)
@@ -272,7 +279,7 @@ func (r *Row) Upcoming(after Instant, n int) []Instant {
 		at = r.instantAfter(at, after)
 	}
 	var out []Instant
-	for ; left > 0 && at < r.End; left-- {
+	for at = r.firstOpen(at); left > 0 && at < r.End && r.Windows.Open(at); left-- {
 		out = append(out, at)
 		at = r.instantAfter(at, at)
 	}

@@ -59,6 +59,12 @@ type Row struct {
 	// they have not been computed yet.
 	Calendar Calendar
 
+	// Windows are the times at which the task's instants are open. nil means always, or that
+	// a calendar of the task is not known: MissingCalendar is its name then, and no run is
+	// claimed.
+	Windows         *Windows
+	MissingCalendar string
+
 	// Change is the effect of steps on the row. The store writes it.
 	Change Change
 }
@@ -87,7 +93,8 @@ func NewRow(tenant int32, id ID, s *Spec, now Instant) *Row {
 	return &Row{
 		Tenant: tenant, ID: id, Type: s.Type, State: Scheduled,
 		DueAt: max(first, now), ScheduledAt: first, Anchor: first, Version: 1,
-		Terms: s.Terms, Params: s.ParamsWire, CreatedAt: now, Origin: s.Origin, Calendar: s.Calendar, Change: Added,
+		Terms: s.Terms, Params: s.ParamsWire, CreatedAt: now, Origin: s.Origin, Calendar: s.Calendar,
+		Windows: s.Windows, Change: Added,
 	}
 }
 

@@ -48,6 +48,8 @@ func (s *sealed) fields(t *Terms, o *Origin) {
 	s.hundredths(17, &t.Retry.Jitter, DefaultJitter)
 	s.flag(18, &t.StopOnFailure)
 	t.Overlap = Overlap(s.number(19, int64(t.Overlap), 0, math.MaxInt16))
+	s.texts(20, &t.Exclude)
+	s.texts(21, &t.Only)
 }
 
 func (s *sealed) cron(c **Cron) {

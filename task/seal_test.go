@@ -16,6 +16,8 @@ func drawSealed(t *rapid.T) (task.Terms, task.Origin) {
 		Misfire: rapid.SampledFrom([]task.Misfire{0, task.FireAll, task.Skip}).Draw(t, "misfire"),
 		Grace:   time.Duration(rapid.Int64Range(0, 1e9).Draw(t, "grace")) * time.Millisecond,
 		CatchUp: rapid.Int32Range(0, task.MaxCatchUp).Draw(t, "catch up"),
+		Exclude: task.SortTags(rapid.SliceOfN(rapid.StringN(1, 10, 40), 0, 4).Draw(t, "exclude")),
+		Only:    task.SortTags(rapid.SliceOfN(rapid.StringN(1, 10, 40), 0, 4).Draw(t, "only")),
 		Spread:  time.Duration(rapid.Int64Range(0, 86_400_000).Draw(t, "spread")) * time.Millisecond,
 		Tags:    task.SortTags(rapid.SliceOfN(rapid.StringN(1, 10, 40), 0, 5).Draw(t, "tags")),
 		Retry: task.RetryPolicy{

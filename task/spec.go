@@ -3,6 +3,8 @@ package task
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -24,6 +26,8 @@ type Spec struct {
 	Origin
 	// Calendar are the instants of Cron.
 	Calendar Calendar
+	// Windows are those of Exclude and Only. nil means always.
+	Windows *Windows
 }
 
 // Values that distinguish fields that a request sets from fields that it omits. A
@@ -51,6 +55,7 @@ func (s *Spec) Validate(l Limits) []Fault {
 	s.checkMisfire(v)
 	s.checkOverlap(v)
 	s.checkSpread(v)
+	s.checkCalendars(v)
 	s.checkTags(v)
 	return v.list
 }
@@ -72,14 +77,20 @@ func (s *Spec) ResolveBegin(now Instant) []Fault {
 }
 
 // firstInstant returns the scheduled instant of the first run. It returns Never if the
-// calendar has no instant left.
+// schedule has no instant left, and a closed one if it has no open one.
 func (s *Spec) firstInstant(id ID) Instant {
-	later := Instant(SpreadOf(id, s.Spread).Milliseconds())
-	if s.Cron == nil {
-		return s.Begin + later
+	at := s.Begin + Instant(SpreadOf(id, s.Spread).Milliseconds())
+	if s.Cron != nil {
+		at = s.firstMatch(at)
 	}
+	r := Row{Type: s.Type, Terms: s.Terms, Calendar: s.Calendar, Windows: s.Windows}
+	return r.firstOpen(at)
+}
+
+// firstMatch returns the first match of the expression that is not before an instant.
+func (s *Spec) firstMatch(from Instant) Instant {
 	if s.Calendar != nil {
-		if at, ok := s.Calendar.Next(s.Begin + later - 1); ok {
+		if at, ok := s.Calendar.Next(from - 1); ok {
 			return at
 		}
 	}
@@ -90,7 +101,7 @@ func (s *Spec) firstInstant(id ID) Instant {
 // bounds for some spread, or all instants are too old for the misfire policy. Begin must
 // be resolved, and Calendar must be that of the id.
 func (s *Spec) NeverFires(id ID, now Instant) []Fault {
-	if s.Cron == nil && s.Spread == 0 && s.Misfire != Skip {
+	if s.Cron == nil && s.Spread == 0 && s.Misfire != Skip && s.Windows == nil {
 		return nil
 	}
 	v := &faults{}
@@ -102,6 +113,8 @@ func (s *Spec) NeverFires(id ID, now Instant) []Fault {
 	switch latest := begin.Add(max(s.Spread-time.Millisecond, 0)); {
 	case s.Cron != nil && (begin == Never || begin >= s.End):
 		v.add("cron.expression", "%q has no instant from %s until %s: the task would never fire", s.Cron.Expression, s.Begin, s.End)
+	case s.Windows != nil && (!s.Windows.Open(at) || at >= s.End):
+		v.add(s.calendarField(), "%s: the calendars close all instants from %s until %s: the task would never fire", quoted(s.Exclude, s.Only), s.Begin, s.End)
 	case latest >= s.End:
 		v.add("spread", "%s may move the first instant, %s, to the end_time or behind it: the task might never fire", s.Spread, begin)
 	default:
@@ -142,6 +155,7 @@ func (s *Spec) setDefaults() {
 		setZero(&s.CatchUp, DefaultCatchUp)
 	}
 	s.Tags = SortTags(s.Tags)
+	s.Exclude, s.Only = SortTags(s.Exclude), SortTags(s.Only)
 }
 
 func setZero[T comparable](field *T, value T) {
@@ -244,6 +258,40 @@ func (s *Spec) checkSpread(v *faults) {
 	case s.Spread > 0 && s.Interval > 0 && s.Spread >= s.Interval:
 		v.add("spread", "%s is not less than the interval %s", s.Spread, s.Interval)
 	}
+}
+
+func (s *Spec) checkCalendars(v *faults) {
+	for field, names := range map[string][]string{"exclude_calendars": s.Exclude, "only_calendars": s.Only} {
+		switch {
+		case len(names) == 0:
+		case s.Type == OneShot:
+			v.add(field, "%s: a ONE_SHOT task has no calendars", quoted(names))
+		case len(names) > MaxTaskCalendars:
+			v.add(field, "has %d entries; at most %d are allowed", len(names), MaxTaskCalendars)
+		}
+		for i, name := range names[:min(len(names), MaxTaskCalendars)] {
+			if msg := NameFault(name, MaxCalendarNameBytes); msg != "" {
+				v.add(fmt.Sprintf("%s[%d]", field, i), "%s", msg)
+			}
+		}
+	}
+}
+
+// calendarField is the field that names calendars.
+func (s *Spec) calendarField() string {
+	if len(s.Only) > 0 {
+		return "only_calendars"
+	}
+	return "exclude_calendars"
+}
+
+// quoted lists names for people.
+func quoted(lists ...[]string) string {
+	var all []string
+	for _, name := range slices.Concat(lists...) {
+		all = append(all, fmt.Sprintf("%q", name))
+	}
+	return strings.Join(all, ", ")
 }
 
 func (s *Spec) checkTags(v *faults) {

@@ -47,6 +47,9 @@ type Terms struct {
 	// instant of this task is later by the same part of the window, which its id
 	// determines.
 	Spread time.Duration
+	// Exclude and Only are the names of the tenant's day calendars that the schedule excludes
+	// and is limited to. They are sorted and distinct.
+	Exclude, Only []string
 	// Tags find the task. They are sorted and distinct.
 	Tags []string
 	// Damaged are the stored bytes that cannot be read, or that a newer program wrote.
@@ -157,8 +160,11 @@ type Calendar interface {
 // Modeled reports whether only package task can claim the task's runs. SQL knows only
 // intervals up to MaxBitGap under FireOnce and OverlapAllow.
 func (t *Terms) Modeled() bool {
-	return t.Cron != nil || t.Misfire > FireOnce || t.Overlap > OverlapAllow || t.Interval > MaxBitGap || t.Damaged != ""
+	return t.Cron != nil || t.Misfire > FireOnce || t.Overlap > OverlapAllow || t.UsesCalendars() || t.Interval > MaxBitGap || t.Damaged != ""
 }
+
+// UsesCalendars reports whether the schedule depends on calendars of the tenant.
+func (t *Terms) UsesCalendars() bool { return len(t.Exclude)+len(t.Only) > 0 }
 
 // MisfirePolicy returns the policy that applies to a task of the type.
 func (t *Terms) MisfirePolicy(typ Type) Misfire {
@@ -171,7 +177,8 @@ func (t *Terms) MisfirePolicy(typ Type) Misfire {
 // sameSchedule reports whether t and o give the same instants.
 func (t *Terms) sameSchedule(o *Terms) bool {
 	sameCron := t.Cron == o.Cron || (t.Cron != nil && o.Cron != nil && *t.Cron == *o.Cron)
-	return t.Interval == o.Interval && t.Spread == o.Spread && sameCron
+	sameDays := slices.Equal(t.Exclude, o.Exclude) && slices.Equal(t.Only, o.Only)
+	return t.Interval == o.Interval && t.Spread == o.Spread && sameCron && sameDays
 }
 
 // SpreadOf returns the delay of a task's instants: a part of the window that looks random
