@@ -86,6 +86,10 @@ type Task struct {
 	// Overlap says what happens to instants of a NonBlocking task that come while an earlier
 	// run is open. Default AllowOverlap. The others do not go with FireAll.
 	Overlap Overlap
+	// ExcludeCalendars and OnlyCalendars are names of day calendars of the tenant: no
+	// instant fires in one of the former, and, if there are any of the latter, outside of
+	// them. Not for OneShot; at most 4 each.
+	ExcludeCalendars, OnlyCalendars []string
 	// MisfireLimit is the maximum number of missed instants that FireAll fires;
 	// it fires the newest. Default (0): 1000.
 	MisfireLimit int
@@ -293,6 +297,7 @@ func (t *Task) protoTiming(p *perceptorv1.Task) {
 	p.MisfirePolicy, p.MisfireLimit = perceptorv1.Task_MisfirePolicy(t.Misfire), int32(min(t.MisfireLimit, 1<<31-1))
 	p.MisfireGrace, p.Spread = protoDuration(t.MisfireGrace), protoDuration(t.Spread)
 	p.Overlap = perceptorv1.Task_Overlap_Policy(t.Overlap)
+	p.ExcludeCalendars, p.OnlyCalendars = t.ExcludeCalendars, t.OnlyCalendars
 	if t.MisfireGrace == NoGrace {
 		p.MisfireGrace = durationpb.New(0)
 	}
@@ -305,6 +310,7 @@ func (t *Task) readTiming(p *perceptorv1.Task) {
 	t.Misfire, t.MisfireLimit = Misfire(p.GetMisfirePolicy()), int(p.GetMisfireLimit())
 	t.MisfireGrace, t.Spread = p.GetMisfireGrace().AsDuration(), p.GetSpread().AsDuration()
 	t.Overlap = Overlap(p.GetOverlap())
+	t.ExcludeCalendars, t.OnlyCalendars = p.GetExcludeCalendars(), p.GetOnlyCalendars()
 	if p.GetMisfireGrace() != nil && t.MisfireGrace == 0 {
 		t.MisfireGrace = NoGrace
 	}

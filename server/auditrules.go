@@ -65,6 +65,10 @@ var audited = map[string]auditRule{
 	perceptorv1.ImportService_AbortImport_FullMethodName:    {object: "id", hidden: importProgress},
 	perceptorv1.ImportService_RollbackImport_FullMethodName: {object: "id", hidden: importProgress},
 
+	perceptorv1.CalendarService_CreateCalendar_FullMethodName: {object: "calendar.name", hidden: calendarRanges},
+	perceptorv1.CalendarService_UpdateCalendar_FullMethodName: {object: "name", hidden: calendarRanges},
+	perceptorv1.CalendarService_DeleteCalendar_FullMethodName: {object: "name"},
+
 	perceptorv1.AssignmentService_UpdateStrategy_FullMethodName: {before: strategyBefore},
 	perceptorv1.ClockService_AdvanceClock_FullMethodName:        {before: clockBefore, hidden: clockProgress},
 	perceptorv1.ClockService_SetClock_FullMethodName:            {before: clockBefore, hidden: clockProgress},
@@ -82,6 +86,7 @@ var notAudited = []string{
 	perceptorv1.BulkService_GetBulkOperation_FullMethodName, perceptorv1.BulkService_ListBulkOperations_FullMethodName,
 	perceptorv1.ImportService_WriteImport_FullMethodName,
 	perceptorv1.ImportService_GetImport_FullMethodName, perceptorv1.ImportService_ListImports_FullMethodName,
+	perceptorv1.CalendarService_GetCalendar_FullMethodName, perceptorv1.CalendarService_ListCalendars_FullMethodName,
 	perceptorv1.DeadLetterService_ListDeadRuns_FullMethodName, perceptorv1.DeadLetterService_GetDeadRun_FullMethodName,
 	perceptorv1.AdminService_GetTenant_FullMethodName, perceptorv1.AdminService_ListTenants_FullMethodName,
 	perceptorv1.AdminService_ListTokens_FullMethodName,
@@ -94,6 +99,8 @@ var notAudited = []string{
 }
 
 var (
+	// calendarRanges is what may be large: of it an event has only the number.
+	calendarRanges = []string{"ranges"}
 	// bulkProgress are the fields of an operation that change without a call.
 	bulkProgress = []string{"parts", "matched", "done", "failed", "finished_parts"}
 	// importProgress are the fields of an import that change without a call, and those that only

@@ -237,7 +237,9 @@ type Deps struct {
 	// Imports may be nil: the service of imports does not exist.
 	Imports Imports
 	Admin   Admin
-	Auth    Authenticator
+	// Calendars may be nil: no task can name calendars.
+	Calendars Calendars
+	Auth      Authenticator
 	// Delivery returns where the runs of a tenant are published. It must not
 	// block.
 	Delivery func(Tenant) Delivery

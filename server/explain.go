@@ -25,7 +25,7 @@ func (s *taskService) ExplainTask(ctx context.Context, r *perceptorv1.ExplainTas
 	if len(faults) > 0 {
 		return nil, invalid(faults)
 	}
-	e, err := s.store.Explain(ctx, tenantOf(ctx).ID, task.ID(r.Id), int(r.NextCount))
+	e, err := s.explain(ctx, tenantOf(ctx).ID, task.ID(r.Id), int(r.NextCount))
 	if err != nil {
 		return nil, err
 	}
@@ -54,6 +54,18 @@ func (s *taskService) ExplainTask(ctx context.Context, r *perceptorv1.ExplainTas
 		a.NextTimes = append(a.NextTimes, timestamp(at))
 	}
 	return a, nil
+}
+
+// explain asks again if the task names calendars that this process has not read yet.
+func (s *taskService) explain(ctx context.Context, tenant int32, id task.ID, n int) (task.Explanation, error) {
+	e, err := s.store.Explain(ctx, tenant, id, n)
+	if err != nil || e.Task == nil || e.Task.Unknown.Name == "" {
+		return e, err
+	}
+	if err := s.loadCalendars(ctx, tenant, task.Spec{Terms: e.Task.Terms}); err != nil {
+		return e, nil // that the calendar cannot be read is the reason
+	}
+	return s.store.Explain(ctx, tenant, id, n)
 }
 
 func reasonOf(r *task.Reason, now task.Instant) *perceptorv1.Reason {

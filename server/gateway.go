@@ -56,6 +56,7 @@ func newGateway(g *gate, maxBody int64, console func(grpc.ClientConnInterface) h
 		perceptorv1.RegisterDeadLetterServiceHandlerClient(context.Background(), mux, perceptorv1.NewDeadLetterServiceClient(g)),
 		perceptorv1.RegisterBulkServiceHandlerClient(context.Background(), mux, perceptorv1.NewBulkServiceClient(g)),
 		perceptorv1.RegisterImportServiceHandlerClient(context.Background(), mux, perceptorv1.NewImportServiceClient(g)),
+		perceptorv1.RegisterCalendarServiceHandlerClient(context.Background(), mux, perceptorv1.NewCalendarServiceClient(g)),
 		perceptorv1.RegisterRunServiceHandlerClient(context.Background(), mux, perceptorv1.NewRunServiceClient(g)),
 		perceptorv1.RegisterAdminServiceHandlerClient(context.Background(), mux, perceptorv1.NewAdminServiceClient(g)),
 		perceptorv1.RegisterAssignmentServiceHandlerClient(context.Background(), mux, perceptorv1.NewAssignmentServiceClient(g)),

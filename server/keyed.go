@@ -46,6 +46,9 @@ func (s *taskService) addKeyed(ctx context.Context, tenant *Tenant, b *batch) {
 	group.SetLimit(keyedAtOnce)
 	for _, k := range b.keyed {
 		group.Go(func() error {
+			if k.err = s.loadCalendars(ctx, tenant.ID, k.request.Specs...); k.err != nil {
+				return nil
+			}
 			k.result, k.err = s.store.Add(ctx, k.request)
 			if k.err == nil && len(k.result.Items) != 1 {
 				k.err = errors.New("add: the store did not answer for the task")

@@ -56,6 +56,8 @@ var access = map[string]Scopes{
 	perceptorv1.DeadLetterService_GetDeadRun_FullMethodName:   ReadScope | InspectScope,
 	perceptorv1.BulkService_GetBulkOperation_FullMethodName:   ReadScope | InspectScope,
 	perceptorv1.BulkService_ListBulkOperations_FullMethodName: ReadScope | InspectScope,
+	perceptorv1.CalendarService_GetCalendar_FullMethodName:    ReadScope | InspectScope,
+	perceptorv1.CalendarService_ListCalendars_FullMethodName:  ReadScope | InspectScope,
 
 	perceptorv1.TaskService_UpdateTask_FullMethodName:          OperateScope,
 	perceptorv1.TaskService_TriggerTask_FullMethodName:         OperateScope,
@@ -72,6 +74,9 @@ var access = map[string]Scopes{
 	perceptorv1.BulkService_AbortBulkOperation_FullMethodName:  OperateScope,
 	perceptorv1.BulkService_PauseBulkOperation_FullMethodName:  OperateScope,
 	perceptorv1.BulkService_ResumeBulkOperation_FullMethodName: OperateScope,
+	perceptorv1.CalendarService_CreateCalendar_FullMethodName:  OperateScope,
+	perceptorv1.CalendarService_UpdateCalendar_FullMethodName:  OperateScope,
+	perceptorv1.CalendarService_DeleteCalendar_FullMethodName:  OperateScope,
 
 	perceptorv1.RunService_StartRuns_FullMethodName:     ListenScope,
 	perceptorv1.RunService_ReportResults_FullMethodName: ListenScope,

@@ -23,6 +23,8 @@ const maxAddBytes = 4 << 20
 type taskService struct {
 	perceptorv1.UnimplementedTaskServiceServer
 	store Tasks
+	// calendars may be nil: no task can name calendars.
+	calendars Calendars
 	// quotas may be nil: no quota is enforced.
 	quotas *quotas
 	// tenants changes the settings that a tenant may change itself.
@@ -306,6 +308,9 @@ func (s *taskService) addWithin(ctx context.Context, tenant *Tenant, b *batch, r
 		return s.quotas.replayed(ctx, tenant, r, over)
 	}
 	b.place = place
+	if err := s.loadCalendars(ctx, tenant.ID, r.Specs...); err != nil {
+		return task.AddResult{}, err
+	}
 	done, err := s.store.Add(ctx, r)
 	b.added += addedBy(done, err, len(r.Specs))
 	return done, err

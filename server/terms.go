@@ -31,6 +31,8 @@ func (r *reader) terms(t *perceptorv1.Task, tenant *Tenant, limits task.Limits) 
 		CatchUp:       t.MisfireLimit,
 		Grace:         r.millis("misfire_grace", t.MisfireGrace),
 		Overlap:       task.Overlap(t.Overlap),
+		Exclude:       task.SortTags(t.ExcludeCalendars),
+		Only:          task.SortTags(t.OnlyCalendars),
 		Spread:        r.millis("spread", t.Spread),
 		Tags:          task.SortTags(t.Tags),
 	}
@@ -56,6 +58,7 @@ func setTerms(t *perceptorv1.Task, terms *task.Terms) {
 	t.MisfireLimit = terms.CatchUp
 	t.Overlap = max(perceptorv1.Task_Overlap_Policy(terms.Overlap), perceptorv1.Task_Overlap_ALLOW)
 	t.Tags = terms.Tags
+	t.ExcludeCalendars, t.OnlyCalendars = terms.Exclude, terms.Only
 	switch {
 	case terms.Interval > 0:
 		t.Schedule = &perceptorv1.Task_Interval{Interval: durationpb.New(terms.Interval)}

@@ -132,6 +132,9 @@ func (s *taskService) PreviewSchedule(ctx context.Context, r *perceptorv1.Previe
 	if err != nil {
 		return nil, err
 	}
+	if err := s.setWindows(ctx, tenantOf(ctx).ID, &spec); err != nil {
+		return nil, err
+	}
 	if faults := append(spec.ResolveBegin(now), spec.NeverFires(id, now)...); len(faults) > 0 {
 		return nil, invalid(under("task", faults))
 	}

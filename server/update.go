@@ -78,6 +78,9 @@ func (s *taskService) UpdateTask(ctx context.Context, r *perceptorv1.UpdateTaskR
 			if err != nil {
 				return nil, err
 			}
+			if err := s.loadCalendars(ctx, tenant, *edit.Spec); err != nil {
+				return nil, err
+			}
 			done, err := s.store.Update(ctx, tenant, id, edit)
 			if err == nil || task.CodeOf(err) != task.Aborted || tries == updateTries || (r.Version != 0 && r.Version != old.Version) {
 				return done, underTask(err)

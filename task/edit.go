@@ -107,7 +107,7 @@ func (r *Row) edited(e *Edit, now Instant) (*Row, error) {
 		return nil, Errorf(ReasonTaskDamaged, "the stored terms of task %s are damaged", r.ID)
 	}
 	n := *r
-	n.Terms, n.Calendar, n.Windows, n.MissingCalendar = s.Terms, s.Calendar, s.Windows, ""
+	n.Terms, n.Calendar, n.Windows, n.Unknown = s.Terms, s.Calendar, s.Windows, MissingCalendar{}
 	switch {
 	case e.KeepBegin:
 		n.Begin = r.Begin

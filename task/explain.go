@@ -127,9 +127,9 @@ func (r *Row) waiting(c *Circumstances) []Reason {
 	case r.unreadable() && r.DueAt > c.Now:
 		return []Reason{{Why: WhyOverdue, At: r.DueAt, Seq: seq,
 			Text: fmt.Sprintf("this program cannot read the task's schedule, and tries again at %s: is it older than the one that stored it?", r.DueAt)}}
-	case r.MissingCalendar != "":
+	case r.Unknown.Name != "":
 		return []Reason{{Why: WhyCalendarUnknown, At: r.DueAt, Seq: seq,
-			Text: fmt.Sprintf("the calendar %q, which the task names, does not exist or cannot be read: no run is claimed until it is known", r.MissingCalendar)}}
+			Text: fmt.Sprintf("the calendar %q, which the task names, does not exist or cannot be read: no run is claimed until it is known", r.Unknown.Name)}}
 	case !r.Windows.Open(r.ScheduledAt):
 		return []Reason{{Why: WhyNotDue, At: r.ScheduledAt, Seq: seq,
 			Text: fmt.Sprintf("the calendars of the task close the instant %s: at that time the next open one is looked for", r.ScheduledAt)}}

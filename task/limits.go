@@ -32,8 +32,9 @@ const (
 	// its stored terms, such as its cron expression.
 	UnreadableDelay = time.Hour
 	// CalendarDelay is the time by which a task is deferred if one of its calendars is not
-	// known.
-	CalendarDelay = 10 * time.Second
+	// known, and CalendarReadDelay the one while it is being read.
+	CalendarDelay     = 10 * time.Second
+	CalendarReadDelay = 200 * time.Millisecond
 	// A tenant has at most MaxCalendars day calendars of at most MaxCalendarRanges ranges
 	// each, and a task names at most MaxTaskCalendars in each of its two lists.
 	MaxCalendars         = 100

@@ -176,8 +176,10 @@ func (m *Machine) findInstant(now Instant) bool {
 		t.markChanged()
 		return false
 	}
-	if t.MissingCalendar != "" {
-		t.DueAt = now.Add(CalendarDelay)
+	if t.Unknown.Name != "" {
+		if t.DueAt = now.Add(CalendarDelay); t.Unknown.Reading {
+			t.DueAt = now.Add(CalendarReadDelay)
+		}
 		t.markChanged()
 		return false
 	}

@@ -57,6 +57,9 @@ const (
 	ReasonImportIncomplete  ErrorReason = "IMPORT_INCOMPLETE"
 	ReasonImportDamaged     ErrorReason = "IMPORT_DAMAGED"
 	ReasonTooManyImports    ErrorReason = "TOO_MANY_IMPORTS"
+	ReasonCalendarNotFound  ErrorReason = "CALENDAR_NOT_FOUND"
+	ReasonCalendarExists    ErrorReason = "CALENDAR_EXISTS"
+	ReasonTooManyCalendars  ErrorReason = "TOO_MANY_CALENDARS"
 )
 
 // Reasons about tenants and tokens.
@@ -127,12 +130,12 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 	for code, reasons := range map[ErrorCode][]ErrorReason{
 		InvalidArgument: {ReasonMalformedRequest, ReasonRequestTooLarge},
 		NotFound: {ReasonUnknownPath, ReasonTaskNotFound, ReasonDeadRunNotFound, ReasonOperationNotFound, ReasonImportNotFound, ReasonTenantNotFound,
-			ReasonTokenNotFound, ReasonNoDispatcher},
-		AlreadyExists: {ReasonRequestIDReused, ReasonKeyReused, ReasonTenantExists},
+			ReasonTokenNotFound, ReasonNoDispatcher, ReasonCalendarNotFound},
+		AlreadyExists: {ReasonRequestIDReused, ReasonKeyReused, ReasonTenantExists, ReasonCalendarExists},
 		FailedPrecondition: {ReasonTaskFinished, ReasonTaskNotFinished, ReasonTaskNotScheduled, ReasonTaskStarted, ReasonRunOpen,
 			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonTooManyKeys, ReasonTokenEnded, ReasonTooManyTokens, ReasonNoAssignment,
 			ReasonNoVirtualClock, ReasonClockStuck, ReasonImportNotOpen, ReasonImportIncomplete},
-		ResourceExhausted: {ReasonTooManyOperations, ReasonTooManyImports, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonQuotaReadRate, ReasonQuotaUpdateRate,
+		ResourceExhausted: {ReasonTooManyOperations, ReasonTooManyImports, ReasonTooManyCalendars, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonQuotaReadRate, ReasonQuotaUpdateRate,
 			ReasonQuotaPreviewRate, ReasonQuotaRunRate, ReasonQuotaByteRate, ReasonQuotaCalls, ReasonQuotaConnections, ReasonDatabaseBusy,
 			ReasonTenantBusy, ReasonTooManyChanges, ReasonTooManyUnknownRuns, ReasonTooManyBadTokens},
 		DeadlineExceeded: {ReasonRequestSlow},

@@ -60,10 +60,9 @@ type Row struct {
 	Calendar Calendar
 
 	// Windows are the times at which the task's instants are open. nil means always, or that
-	// a calendar of the task is not known: MissingCalendar is its name then, and no run is
-	// claimed.
-	Windows         *Windows
-	MissingCalendar string
+	// a calendar of the task is not known: it is Unknown then, and no run is claimed.
+	Windows *Windows
+	Unknown MissingCalendar
 
 	// Change is the effect of steps on the row. The store writes it.
 	Change Change

@@ -277,6 +277,15 @@ func (s *Spec) checkCalendars(v *faults) {
 	}
 }
 
+// CalendarFault is the fault of a task that names a calendar which is not known.
+func CalendarFault(t *Terms, name string) Fault {
+	field, list := "exclude_calendars", t.Exclude
+	if !slices.Contains(list, name) {
+		field, list = "only_calendars", t.Only
+	}
+	return Fault{Field: fmt.Sprintf("%s[%d]", field, slices.Index(list, name)), Message: fmt.Sprintf("%q: the tenant has no such calendar", name)}
+}
+
 // calendarField is the field that names calendars.
 func (s *Spec) calendarField() string {
 	if len(s.Only) > 0 {

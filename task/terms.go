@@ -166,6 +166,9 @@ func (t *Terms) Modeled() bool {
 // UsesCalendars reports whether the schedule depends on calendars of the tenant.
 func (t *Terms) UsesCalendars() bool { return len(t.Exclude)+len(t.Only) > 0 }
 
+// CalendarNames returns the names of the calendars on which the schedule depends.
+func (t *Terms) CalendarNames() []string { return slices.Concat(t.Exclude, t.Only) }
+
 // MisfirePolicy returns the policy that applies to a task of the type.
 func (t *Terms) MisfirePolicy(typ Type) Misfire {
 	if t.Misfire == 0 || (t.Misfire == FireAll && typ != NonBlocking) {

@@ -136,14 +136,14 @@ func TestATaskWithoutAnOpenInstantWaitsForAChange(t *testing.T) {
 
 func TestATaskOfAnUnknownCalendarIsDeferred(t *testing.T) {
 	m := timedMachine(NonBlocking, false, Terms{Exclude: []string{"x"}})
-	m.Task.MissingCalendar = "x"
+	m.Task.Unknown.Name = "x"
 	if p := m.Due(0, 10_500); p != nil || m.Task.DueAt != Instant(10_500).Add(CalendarDelay) || m.Task.ScheduledAt != 10_000 {
 		t.Errorf("published %v, due at %s", p, m.Task.DueAt)
 	}
 	if got := m.Explain(&Circumstances{Now: 11_000})[0]; got.Why != WhyCalendarUnknown {
 		t.Errorf("explained: %+v", got)
 	}
-	m.Task.MissingCalendar = ""
+	m.Task.Unknown = MissingCalendar{}
 	if p := m.Due(0, 20_500); p == nil || p.ScheduledAt != 10_000 || p.Missed != 10 {
 		t.Errorf("published %+v", p)
 	}

@@ -76,7 +76,8 @@ var flagFields = map[string]string{
 	"multiplier": "retry_policy.multiplier", "jitter": "retry_policy.jitter",
 	"initial-backoff": "retry_policy.initial_backoff", "max-backoff": "retry_policy.max_backoff", "tag": "tags",
 	"cron": "cron.expression,cron.dialect", "tz": "cron.time_zone", "dialect": "cron.dialect", "misfire": "misfire_policy", "misfire-grace": "misfire_grace",
-	"misfire-limit": "misfire_limit", "overlap": "overlap", "spread": "spread",
+	"misfire-limit": "misfire_limit", "overlap": "overlap",
+	"exclude-calendar": "exclude_calendars", "only-calendar": "only_calendars", "spread": "spread",
 }
 
 // read returns the task that was asked for.
@@ -204,6 +205,8 @@ func taskDetails(x *perceptorv1.Task) *table {
 	t.add("schedule", scheduleCell(x))
 	t.add("misfire", misfireCell(x))
 	t.add("overlap", overlapCell(x))
+	t.add("exclude calendars", textCell(strings.Join(x.ExcludeCalendars, ", ")))
+	t.add("only calendars", textCell(strings.Join(x.OnlyCalendars, ", ")))
 	t.add("spread", durationCell(x.Spread))
 	t.add("runs", runsCell(x))
 	t.add("version", strconv.Itoa(int(x.Version)))

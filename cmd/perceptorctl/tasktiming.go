@@ -21,6 +21,7 @@ type timingFlags struct {
 	cron, zone, dialect, misfire, overlap string
 	grace, spread                         time.Duration
 	limit                                 int32
+	exclude, only                         []string
 }
 
 // The values of --dialect, of --misfire and of --overlap.
@@ -39,6 +40,8 @@ func (t *timingFlags) flags(cmd *cobra.Command) {
 	duration.Var(f, &t.grace, "misfire-grace", 0, "how late an instant may fire with --misfire skip (default 1m)")
 	f.Int32Var(&t.limit, "misfire-limit", 0, "most missed instants that fire with --misfire fire-all (default 1000)")
 	f.StringVar(&t.overlap, "overlap", "", "what an instant of a non-blocking task does while an earlier run is open: allow, skip or buffer-one (default allow)")
+	f.StringArrayVar(&t.exclude, "exclude-calendar", nil, "calendar in which the task does not fire; may be repeated")
+	f.StringArrayVar(&t.only, "only-calendar", nil, "calendar to which the task is limited; may be repeated")
 	duration.Var(f, &t.spread, "spread", 0, "window over which the instants of like tasks are distributed (default none)")
 	completes(cmd, "dialect", dialects...)
 	completes(cmd, "misfire", misfires...)
@@ -74,6 +77,7 @@ func (t *timingFlags) read(f *pflag.FlagSet, out *perceptorv1.Task, update bool)
 		return cli.Usagef("--overlap: %q is not one of %s", t.overlap, strings.Join(overlaps, ", "))
 	}
 	out.Overlap = perceptorv1.Task_Overlap_Policy(overlap)
+	out.ExcludeCalendars, out.OnlyCalendars = t.exclude, t.only
 	out.Spread = orDefault(t.spread)
 	return nil
 }

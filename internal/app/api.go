@@ -21,6 +21,7 @@ import (
 	"github.com/perceptor/perceptor/internal/tracing"
 	"github.com/perceptor/perceptor/server"
 	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/calendars"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/store/identity"
 	"github.com/perceptor/perceptor/store/shards"
@@ -73,6 +74,7 @@ type API struct {
 	// closeCluster closes the pools if no other part uses them.
 	closeCluster func()
 	shards       *shards.Store
+	calendars    *calendars.Store
 	control      *control.Store
 	policies     *policies
 	kafka        *tenancy
@@ -144,6 +146,8 @@ func (a *API) join(ctx context.Context) (err error) {
 			a.recorder.Count(d.Tenant, figures.Dead, 1)
 		}
 	}
+	a.calendars = calendars.New(a.cluster)
+	conf.Windows = a.calendars.Windows
 	a.shards = shards.New(a.cluster, conf)
 	return a.newServer(metrics)
 }
@@ -173,7 +177,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 		Quotas:          a.o.quotas(),
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxConnections: c.MaxConnections, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics, a.recorder), Tracer: a.traces.Tracer(),
-	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Lateness: a.lateness(), Runs: a.shards, Dead: a.shards, Bulk: a.shards, Imports: a.shards, Admin: tenants, Auth: a.logins, Certificates: a.logins, Delivery: a.delivery, Assignment: a.newAssignment(), Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Monitoring: newMonitoring(a), Inspections: a.audit.inspected, Console: serveConsole})
+	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Lateness: a.lateness(), Runs: a.shards, Dead: a.shards, Bulk: a.shards, Imports: a.shards, Admin: tenants, Calendars: a.calendars, Auth: a.logins, Certificates: a.logins, Delivery: a.delivery, Assignment: a.newAssignment(), Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Monitoring: newMonitoring(a), Inspections: a.audit.inspected, Console: serveConsole})
 	if err != nil {
 		return err
 	}
@@ -273,7 +277,7 @@ func (a *API) Checks() []telemetry.Check {
 // the grace period and returns nil.
 func (a *API) Run(ctx context.Context) error {
 	defer a.close()
-	others := []Part{a.shards.Run, a.control.Run, a.policies.run, a.meter.run, a.audit.recorder.Run, a.presence.run, a.logins.run, a.recorder.Run}
+	others := []Part{a.shards.Run, a.control.Run, a.policies.run, a.meter.run, a.audit.recorder.Run, a.presence.run, a.logins.run, a.recorder.Run, a.calendars.Run}
 	if a.hinter != nil {
 		others = append(others, a.hinter.Run)
 	}

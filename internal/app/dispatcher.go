@@ -20,6 +20,7 @@ import (
 	"github.com/perceptor/perceptor/internal/telemetry"
 	"github.com/perceptor/perceptor/internal/tracing"
 	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/calendars"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/store/identity"
 	"github.com/perceptor/perceptor/store/shards"
@@ -46,6 +47,7 @@ type Dispatcher struct {
 	// closeCluster closes the pools if no other part uses them.
 	closeCluster func()
 	shards       *shards.Store
+	calendars    *calendars.Store
 	names        *names
 	control      *control.Store
 	policies     *policies
@@ -116,7 +118,9 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 	store := d.o.shardsConfig()
 	store.History, store.Due, store.Bulk, store.Missed = d.policies.of, d.Hint, d.BulkStarted, d.recordMissed
 	store.Dispatcher = d.name
-	store.DropTenant = dropTenant(d.control, d.kafka)
+	d.calendars = calendars.New(d.cluster)
+	store.Windows = d.calendars.Windows
+	store.DropTenant = dropTenant(d.control, d.kafka, d.calendars)
 	d.shards = shards.New(d.cluster, store)
 	if d.traces, err = newTraces(&d.o.Options, "perceptor-dispatcher", d.o.Version, d.name); err != nil {
 		return err
@@ -320,7 +324,7 @@ func (d *Dispatcher) assigned() error {
 // period and returns nil.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
-	others := []Part{d.dispatch.Run, d.chores.Run, d.policies.run, d.names.run, d.meter.run, d.watchOutbox, d.recorder.Run, d.groups.run, d.countStored}
+	others := []Part{d.dispatch.Run, d.chores.Run, d.policies.run, d.names.run, d.meter.run, d.watchOutbox, d.recorder.Run, d.groups.run, d.countStored, d.calendars.Run}
 	if !d.o.Local { // taskd dev has one replica of each topic on purpose
 		others = append(others, d.checkTopics)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/server"
+	"github.com/perceptor/perceptor/store/calendars"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
@@ -58,7 +59,7 @@ func (t *tenants) DeleteTenant(ctx context.Context, name string) (*task.BulkOper
 
 // dropTenant returns a function that removes the topics, Kafka users, tokens and the row of a
 // deleted tenant.
-func dropTenant(store *control.Store, kafka *tenancy) func(context.Context, int32) error {
+func dropTenant(store *control.Store, kafka *tenancy, days *calendars.Store) func(context.Context, int32) error {
 	return func(ctx context.Context, id int32) error {
 		t, err := store.TenantByID(ctx, id)
 		switch {
@@ -68,6 +69,9 @@ func dropTenant(store *control.Store, kafka *tenancy) func(context.Context, int3
 			err = nil
 		}
 		if err != nil {
+			return err
+		}
+		if err := days.DropTenant(ctx, id); err != nil {
 			return err
 		}
 		return store.DropTenant(ctx, id)

@@ -101,6 +101,16 @@ var crossTenantCases = map[string]crossTenant{
 	"BulkService.PauseBulkOperation":  {request: func(x target) proto.Message { return &v1.PauseBulkOperationRequest{Id: x.bulk} }},
 	"BulkService.ResumeBulkOperation": {request: func(x target) proto.Message { return &v1.ResumeBulkOperationRequest{Id: x.bulk} }},
 
+	"CalendarService.CreateCalendar": {request: func(target) proto.Message {
+		return &v1.CreateCalendarRequest{Calendar: &v1.Calendar{Name: "shared", Days: []string{"2026-12-25"}}}
+	}},
+	"CalendarService.UpdateCalendar": {request: func(target) proto.Message {
+		return &v1.UpdateCalendarRequest{Name: "shared", Calendar: &v1.Calendar{Days: []string{"2026-12-26"}}}
+	}},
+	"CalendarService.GetCalendar":    {request: func(target) proto.Message { return &v1.GetCalendarRequest{Name: "shared"} }},
+	"CalendarService.ListCalendars":  {request: func(target) proto.Message { return &v1.ListCalendarsRequest{} }},
+	"CalendarService.DeleteCalendar": {request: func(target) proto.Message { return &v1.DeleteCalendarRequest{Name: "shared"} }},
+
 	"AdminService.GetTenant":   {request: func(x target) proto.Message { return &v1.GetTenantRequest{Name: x.tenant} }},
 	"AdminService.ListTokens":  {request: func(x target) proto.Message { return &v1.ListTokensRequest{Tenant: x.tenant} }},
 	"AdminService.RotateToken": {request: func(x target) proto.Message { return &v1.RotateTokenRequest{Id: x.token} }},

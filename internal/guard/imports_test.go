@@ -44,6 +44,8 @@ var imports = []rule{
 	{"store/control", []string{"store", "store/control/sql", "store/statement", "task"}},
 	{"store/audit/sql", []string{"store/statement"}},
 	{"store/audit", []string{"store", "store/audit/sql", "task"}},
+	{"store/calendars/sql", []string{"store/statement"}},
+	{"store/calendars", []string{"store", "store/calendars/sql", "store/statement", "task"}},
 	{"store/figures/sql", []string{"store/statement"}},
 	{"store/figures", []string{"figures", "store", "store/figures/sql", "task"}},
 	{"store/shards/sql", []string{"store/pack", "store/statement", "task"}},
@@ -80,7 +82,7 @@ var imports = []rule{
 	{"audit", []string{"task"}},
 	{"delivery", []string{"record", "task"}},
 	{"console", []string{"internal/payload", "proto/perceptor/v1"}},
-	{"server/...", []string{"internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule", "server/...", "task"}},
+	{"server/...", []string{"internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule/...", "server/...", "task"}},
 
 	// The SDK, which programs of others build in.
 	{"client", []string{"internal/kafkalogin", "proto/perceptor/v1", "record", "task"}},

@@ -171,7 +171,7 @@ func (step *stepOn) applyTo(tx pgx.Tx, k *task.Machine, now task.Instant) (bool,
 
 // Update sets the terms of a task by an edit, and returns the task.
 func (s *Store) Update(ctx context.Context, tenant int32, id task.ID, e task.Edit) (*task.Snapshot, error) {
-	if err := s.machines.SetEditCalendar(&e, id); err != nil {
+	if err := s.machines.SetEditCalendar(&e, tenant, id); err != nil {
 		return nil, err
 	}
 	return s.withMachine(ctx, tenant, id, "update", func(k *task.Machine, now task.Instant) error { return k.Edit(&e, now) }, errEnded)

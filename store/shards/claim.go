@@ -325,7 +325,7 @@ func (c *claiming) decideRows(ctx context.Context, tx pgx.Tx, b *pgx.Batch) erro
 		if !transition.Living(machine) || (k.Run != 0 && machine.Runs[k.Run] == nil) {
 			continue
 		}
-		if k.Run == 0 && machine.Task.Overlapped() && machine.Task.DueAt > c.Now {
+		if t := machine.Task; k.Run == 0 && t.DueAt > c.Now && (t.Overlapped() || t.Unknown.Name != "") {
 			c.leave(machine.Task)
 			continue
 		}

@@ -144,7 +144,7 @@ func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, er
 	id := a.keyed.known
 	out := task.AddResult{Items: []task.AddItem{{ID: id}}}
 	edit := task.Edit{Spec: &a.req.Specs[0], KeepBegin: a.req.KeepBegin, Params: true}
-	if err := s.machines.SetEditCalendar(&edit, id); err != nil {
+	if err := s.machines.SetEditCalendar(&edit, a.req.Tenant, id); err != nil {
 		out.Items[0] = task.AddItem{Faults: err.Faults}
 		return out, nil
 	}

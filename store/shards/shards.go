@@ -133,6 +133,10 @@ type Config struct {
 	// Missed, if set, receives how many instants claims and resumes have missed. It must
 	// not block, and it owns its argument.
 	Missed func(task.MissedCounts)
+	// Windows returns the windows of a task by the names of its calendars, or the name of a
+	// calendar that is not known: its task is deferred. It must not wait. nil means that no
+	// calendar is known.
+	Windows func(tenant int32, exclude, only []string) (w *task.Windows, missing task.MissingCalendar)
 	// DropTenant, if set, removes the data of a tenant outside this store, once the store
 	// holds nothing of the tenant: topics, tokens, the tenant itself. It may be called
 	// again for the same tenant. Without it no deletion of a tenant ends.
@@ -172,7 +176,7 @@ type Store struct {
 func New(cluster *store.Cluster, cfg Config) *Store {
 	cfg.setDefaults()
 	db := kernel.NewDatabases(cluster, kernel.Config{Due: cfg.Due, Bulk: cfg.Bulk, Failpoint: cfg.Failpoint, Log: cfg.Log})
-	machines := transition.NewMachines(db, transition.Config{CatchUpInterval: cfg.CatchUpInterval, Policies: cfg.History, Dispatcher: cfg.Dispatcher, Missed: cfg.Missed})
+	machines := transition.NewMachines(db, transition.Config{CatchUpInterval: cfg.CatchUpInterval, Policies: cfg.History, Dispatcher: cfg.Dispatcher, Missed: cfg.Missed, Windows: cfg.Windows})
 	letters, counts := dead.New(db, cfg.KeyLifetime), counters.New(db, countPacked)
 	s := &Store{
 		Tier: far.New(db, far.Config{Horizon: cfg.Horizon, Place: machines.Place}), Letters: letters, Counters: counts,

@@ -414,6 +414,13 @@ type Task struct {
 	// run without a result is open until give_up_after. A trigger fires under
 	// each policy.
 	Overlap Task_Overlap_Policy `protobuf:"varint,34,opt,name=overlap,proto3,enum=perceptor.v1.Task_Overlap_Policy" json:"overlap,omitempty"`
+	// The names of calendars of CalendarService in which no instant fires. At
+	// most 4. Not for ONE_SHOT. Instants that lie in one of them are no instants
+	// of the schedule. They are not missed.
+	ExcludeCalendars []string `protobuf:"bytes,35,rep,name=exclude_calendars,json=excludeCalendars,proto3" json:"exclude_calendars,omitempty"`
+	// The names of calendars to which the schedule is limited: an instant fires
+	// if it lies in at least one of them. At most 4. Default: none, no limit.
+	OnlyCalendars []string `protobuf:"bytes,36,rep,name=only_calendars,json=onlyCalendars,proto3" json:"only_calendars,omitempty"`
 	// Identifies the task within its tenant as long as it is kept, and at least
 	// for 24 h. Adding the task again with the same body returns the same id;
 	// with another body it answers ALREADY_EXISTS. 1 to 128 printable ASCII
@@ -641,6 +648,20 @@ func (x *Task) GetOverlap() Task_Overlap_Policy {
 		return x.Overlap
 	}
 	return Task_Overlap_POLICY_UNSPECIFIED
+}
+
+func (x *Task) GetExcludeCalendars() []string {
+	if x != nil {
+		return x.ExcludeCalendars
+	}
+	return nil
+}
+
+func (x *Task) GetOnlyCalendars() []string {
+	if x != nil {
+		return x.OnlyCalendars
+	}
+	return nil
 }
 
 func (x *Task) GetIdempotencyKey() string {
@@ -1095,7 +1116,7 @@ var File_perceptor_v1_task_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x17perceptor/v1/task.proto\x12\fperceptor.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8f\x11\n" +
+	"\x17perceptor/v1/task.proto\x12\fperceptor.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xed\x11\n" +
 	"\x04Task\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x03R\x02id\x12\x17\n" +
 	"\x04kind\x18\x02 \x01(\tB\x03\xe0A\x02R\x04kind\x120\n" +
@@ -1120,7 +1141,9 @@ const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\x06spread\x18\x12 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x06spread\x124\n" +
 	"\apayload\x18( \x01(\v2\x15.perceptor.v1.PayloadB\x03\xe0A\x01R\apayload\x12\x17\n" +
 	"\x04tags\x18\x13 \x03(\tB\x03\xe0A\x01R\x04tags\x12@\n" +
-	"\aoverlap\x18\" \x01(\x0e2!.perceptor.v1.Task.Overlap.PolicyB\x03\xe0A\x01R\aoverlap\x12,\n" +
+	"\aoverlap\x18\" \x01(\x0e2!.perceptor.v1.Task.Overlap.PolicyB\x03\xe0A\x01R\aoverlap\x120\n" +
+	"\x11exclude_calendars\x18# \x03(\tB\x03\xe0A\x01R\x10excludeCalendars\x12*\n" +
+	"\x0eonly_calendars\x18$ \x03(\tB\x03\xe0A\x01R\ronlyCalendars\x12,\n" +
 	"\x0fidempotency_key\x18\x1f \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\x12 \n" +
 	"\treplay_of\x18  \x01(\tB\x03\xe0A\x03R\breplayOf\x12&\n" +
 	"\ftrace_parent\x18! \x01(\tB\x03\xe0A\x01R\vtraceParent\x123\n" +

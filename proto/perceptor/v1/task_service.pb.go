@@ -75,6 +75,8 @@ const (
 	// Listeners have handed runs of the kind back because they have no handler
 	// for it; since: when they did so last.
 	Reason_NO_HANDLER Reason_Code = 18
+	// A calendar that the task names does not exist, or cannot be read.
+	Reason_CALENDAR_UNKNOWN Reason_Code = 19
 )
 
 // Enum value maps for Reason_Code.
@@ -99,6 +101,7 @@ var (
 		16: "KIND_FULL",
 		17: "NO_LISTENER",
 		18: "NO_HANDLER",
+		19: "CALENDAR_UNKNOWN",
 	}
 	Reason_Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":   0,
@@ -120,6 +123,7 @@ var (
 		"KIND_FULL":          16,
 		"NO_LISTENER":        17,
 		"NO_HANDLER":         18,
+		"CALENDAR_UNKNOWN":   19,
 	}
 )
 
@@ -2570,7 +2574,7 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\n" +
 	"next_times\x18\x03 \x03(\v2\x1a.google.protobuf.TimestampR\tnextTimes\x12,\n" +
 	"\x03now\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12.\n" +
-	"\x06events\x18\x05 \x03(\v2\x16.perceptor.v1.RunEventR\x06events\"\xc0\x05\n" +
+	"\x06events\x18\x05 \x03(\v2\x16.perceptor.v1.RunEventR\x06events\"\xd6\x05\n" +
 	"\x06Reason\x12-\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x19.perceptor.v1.Reason.CodeR\x04code\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12.\n" +
@@ -2584,7 +2588,7 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\fgive_up_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"giveUpTime\x125\n" +
 	"\bduration\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\bduration\"\xb4\x02\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\bduration\"\xca\x02\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fUNKNOWN_TASK\x10\x01\x12\f\n" +
@@ -2608,7 +2612,8 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\tKIND_FULL\x10\x10\x12\x0f\n" +
 	"\vNO_LISTENER\x10\x11\x12\x0e\n" +
 	"\n" +
-	"NO_HANDLER\x10\x12\"V\n" +
+	"NO_HANDLER\x10\x12\x12\x14\n" +
+	"\x10CALENDAR_UNKNOWN\x10\x13\"V\n" +
 	"\x11CancelTaskRequest\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x01R\x02id\x12,\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\"U\n" +

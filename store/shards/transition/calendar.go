@@ -31,6 +31,7 @@ func (m *Machines) SetCalendar(r *task.Row) {
 		m.complain(r, errors.New("the stored terms of the task cannot be read"))
 		return
 	}
+	r.Windows, r.Unknown = m.windowsOf(r.Tenant, &r.Terms)
 	if r.Cron == nil {
 		return
 	}
@@ -40,6 +41,27 @@ func (m *Machines) SetCalendar(r *task.Row) {
 		return
 	}
 	r.Calendar = calendar
+}
+
+// windowsOf returns the windows of a task, nil if it names no calendars, or the name of a
+// calendar that is not known.
+func (m *Machines) windowsOf(tenant int32, t *task.Terms) (w *task.Windows, missing task.MissingCalendar) {
+	switch {
+	case !t.UsesCalendars():
+		return nil, missing
+	case m.cfg.Windows == nil:
+		return nil, task.MissingCalendar{Name: t.CalendarNames()[0]}
+	}
+	return m.cfg.Windows(tenant, t.Exclude, t.Only)
+}
+
+// resolveWindows sets the windows of a spec. The fault names a calendar that is not known.
+func (m *Machines) resolveWindows(tenant int32, spec *task.Spec) []task.Fault {
+	var missing task.MissingCalendar
+	if spec.Windows, missing = m.windowsOf(tenant, &spec.Terms); missing.Name == "" {
+		return nil
+	}
+	return []task.Fault{task.CalendarFault(&spec.Terms, missing.Name)}
 }
 
 func (m *Machines) complain(r *task.Row, err error) {
@@ -55,7 +77,7 @@ func (m *Machines) complain(r *task.Row, err error) {
 func (m *Machines) Place(tenant int32, id task.ID, spec *task.Spec, now task.Instant) (*task.Row, []task.Fault) {
 	faults := spec.ResolveBegin(now)
 	if len(faults) == 0 {
-		faults = m.resolveCalendar(spec, id, now)
+		faults = m.resolveCalendar(tenant, spec, id, now)
 	}
 	if len(faults) > 0 {
 		return nil, faults
@@ -65,7 +87,10 @@ func (m *Machines) Place(tenant int32, id task.ID, spec *task.Spec, now task.Ins
 
 // resolveCalendar sets the calendar of a spec by its id, and returns the faults of a task
 // that could never fire.
-func (m *Machines) resolveCalendar(spec *task.Spec, id task.ID, now task.Instant) []task.Fault {
+func (m *Machines) resolveCalendar(tenant int32, spec *task.Spec, id task.ID, now task.Instant) []task.Fault {
+	if faults := m.resolveWindows(tenant, spec); len(faults) > 0 {
+		return faults
+	}
 	if cron := spec.Cron; cron != nil {
 		calendar, err := m.CalendarOf(*cron, id, spec.Spread)
 		if err != nil {
@@ -76,17 +101,20 @@ func (m *Machines) resolveCalendar(spec *task.Spec, id task.ID, now task.Instant
 	return spec.NeverFires(id, now)
 }
 
-// SetEditCalendar gives an edit a copy of its spec with the calendar of the task's id. It
-// returns an error if the edit is invalid.
-func (m *Machines) SetEditCalendar(e *task.Edit, id task.ID) *task.Error {
-	if e.Spec.Cron == nil {
-		return nil
-	}
-	calendar, err := m.CalendarOf(*e.Spec.Cron, id, e.Spec.Spread)
-	if err != nil {
-		return &task.Error{Code: task.InvalidArgument, Faults: []task.Fault{schedule.FaultOf(err)}}
-	}
+// SetEditCalendar gives an edit a copy of its spec with the calendar of the task's id and
+// the windows of the tenant. It returns an error if the edit is invalid.
+func (m *Machines) SetEditCalendar(e *task.Edit, tenant int32, id task.ID) *task.Error {
 	spec := *e.Spec
-	spec.Calendar, e.Spec = calendar, &spec
+	if faults := m.resolveWindows(tenant, &spec); len(faults) > 0 {
+		return &task.Error{Code: task.InvalidArgument, Faults: faults}
+	}
+	if spec.Cron != nil {
+		calendar, err := m.CalendarOf(*spec.Cron, id, spec.Spread)
+		if err != nil {
+			return &task.Error{Code: task.InvalidArgument, Faults: []task.Fault{schedule.FaultOf(err)}}
+		}
+		spec.Calendar = calendar
+	}
+	e.Spec = &spec
 	return nil
 }

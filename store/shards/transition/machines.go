@@ -38,6 +38,9 @@ type Config struct {
 	// Missed, if set, receives how many instants steps have missed. It must not
 	// block, and it owns its argument.
 	Missed func(task.MissedCounts)
+	// Windows returns the windows of a task by the names of its calendars, or the name of one
+	// that is not known. It must not wait. nil means that none is known.
+	Windows func(tenant int32, exclude, only []string) (w *task.Windows, missing task.MissingCalendar)
 }
 
 // Machines makes state machines of rows. It is safe for concurrent use.
