@@ -120,6 +120,7 @@ func (t *Task) spec() task.Spec {
 			AckTimeout: t.AckTimeout, GiveUpAfter: t.GiveUpAfter, StopOnFailure: t.StopOnFailure, Retention: max(t.Retention, 0),
 			Misfire: task.Misfire(t.Misfire), CatchUp: int32(min(t.MisfireLimit, 1<<31-1)), Grace: max(t.MisfireGrace, 0),
 			Spread: t.Spread, Tags: slices.Clone(t.Tags), Overlap: task.Overlap(t.Overlap),
+			Exclude: slices.Clone(t.ExcludeCalendars), Only: slices.Clone(t.OnlyCalendars),
 		},
 	}
 	if t.Payload != nil {

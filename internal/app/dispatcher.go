@@ -336,6 +336,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return RunBefore(ctx, d.assigner.Run, others...)
 }
 
+// Calendars returns the calendars of tenants that the dispatcher knows.
+func (d *Dispatcher) Calendars() *calendars.Store { return d.calendars }
+
 func (d *Dispatcher) close() {
 	d.traces.Close()
 	if d.publisher != nil {

@@ -102,6 +102,22 @@ func (t *Tenant) Dial(tb testing.TB) *client.Client {
 	return c
 }
 
+// ShareCalendars makes all dispatchers know the calendars of the tenant with the names as they
+// are now, which takes them some seconds otherwise.
+func (t *Tenant) ShareCalendars(tb testing.TB, names ...string) {
+	tb.Helper()
+	stored, err := t.s.api.Control().Tenant(tb.Context(), t.Name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, d := range t.s.dispatchers {
+		d.Calendars().Refresh(tb.Context())
+		if _, err := d.Calendars().Load(tb.Context(), stored.ID, names); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
 // SetRates changes the rates of the tenant.
 func (t *Tenant) SetRates(tb testing.TB, change task.RatesChange) {
 	tb.Helper()

@@ -169,9 +169,15 @@ func (s *Store) Run(ctx context.Context) error {
 		case <-s.wake:
 			s.readAll(ctx, s.unread())
 		case <-tick.C:
-			s.readAll(ctx, append(s.unread(), s.outdated(ctx)...))
+			s.Refresh(ctx)
 		}
 	}
+}
+
+// Refresh reads the calendars that Windows lacks, and those in memory that have changed. Run
+// calls it.
+func (s *Store) Refresh(ctx context.Context) {
+	s.readAll(ctx, append(s.unread(), s.outdated(ctx)...))
 }
 
 // unread returns the calendars that Windows has missed.

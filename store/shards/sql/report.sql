@@ -10,7 +10,7 @@
 -- The row must contain the open run of the result. For a BLOCKING task only the result of
 -- the current attempt's holder counts; for other types the result of any attempt counts.
 -- Package task decides after triggered runs of BLOCKING tasks, when the next instant comes
--- from a cron expression, when u.next drops instants of a NON_BLOCKING task that have
+-- from a cron expression or calendars, when u.next drops instants of a NON_BLOCKING task that have
 -- come, or gives it a next run again, and when an instant may wait until no run is open
 -- (task/overlap.go).
 t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND t.run = u.run
@@ -21,7 +21,7 @@ t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND
                AND (NOT t.modeled OR t.state <> {{state.SCHEDULED}} OR coalesce(t.due_at = t.scheduled_at, true))
        ELSE t.state = {{state.RUNNING}} AND t.seq = u.seq AND u.attempt BETWEEN 1 AND t.attempt
         AND (t.type = {{type.ONE_SHOT}} OR (t.attempt = u.attempt AND t.out AND t.holder = u.holder AND t.anchor >= 0
-             AND (t.interval_ms IS NOT NULL OR u.next IS NOT NULL OR u.stop))) END
+             AND (t.interval_ms IS NOT NULL AND NOT t.modeled OR u.next IS NOT NULL OR u.stop))) END
 
 -- fragment: next_of_result
 greatest(coalesce(u.next, c.now + t.interval_ms), c.now)
