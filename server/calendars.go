@@ -46,11 +46,15 @@ type Calendars interface {
 // loadCalendars reads the calendars that specs name. The store refuses those that do not
 // exist.
 func (s *taskService) loadCalendars(ctx context.Context, tenant int32, specs ...task.Spec) error {
+	return loadCalendars(ctx, s.calendars, tenant, specs)
+}
+
+func loadCalendars(ctx context.Context, calendars Calendars, tenant int32, specs []task.Spec) error {
 	for i := range specs {
-		if !specs[i].UsesCalendars() || s.calendars == nil {
+		if !specs[i].UsesCalendars() || calendars == nil {
 			continue
 		}
-		if _, err := s.calendars.Load(ctx, tenant, specs[i].CalendarNames()); err != nil {
+		if _, err := calendars.Load(ctx, tenant, specs[i].CalendarNames()); err != nil {
 			return err
 		}
 	}

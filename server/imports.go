@@ -45,11 +45,12 @@ const (
 // importService implements the API's ImportService.
 type importService struct {
 	perceptorv1.UnimplementedImportServiceServer
-	store   Imports
-	quotas  *quotas
-	limits  task.Limits
-	events  *Events
-	writers *importWriters
+	store     Imports
+	calendars Calendars
+	quotas    *quotas
+	limits    task.Limits
+	events    *Events
+	writers   *importWriters
 }
 
 // registerImports registers the service of imports, if there is a store for them.
@@ -61,7 +62,7 @@ func (s *Server) registerImports(g *gate, d *Deps, adds *backpressure) (err erro
 		return err
 	}
 	return g.register(s.grpc, &perceptorv1.ImportService_ServiceDesc, &importService{
-		store: d.Imports, quotas: g.quotas, limits: s.config.Limits, events: g.events, writers: s.imports,
+		store: d.Imports, calendars: d.Calendars, quotas: g.quotas, limits: s.config.Limits, events: g.events, writers: s.imports,
 	})
 }
 

@@ -338,6 +338,10 @@ func (c *heldChunk) store() error {
 	// A chunk that is being stored is stored to its end when the caller leaves.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.stream.Context()), storeWithin)
 	defer cancel()
+	if err := loadCalendars(ctx, w.s.calendars, c.of.Tenant, c.lines.Specs); err != nil {
+		place.end(0)
+		return err
+	}
 	done, err := w.s.store.WriteChunk(ctx, c.of, c.lines)
 	if err != nil {
 		place.end(addedByChunk(c, done, err))

@@ -27,7 +27,7 @@ func newTemplates(tenant int32, specs []task.Spec) []template {
 		s := &specs[i]
 		list[i] = template{
 			spec:   s,
-			simple: s.Cron == nil && s.Misfire != task.Skip && (s.Spread == 0 || s.End == task.Never),
+			simple: s.Cron == nil && !s.UsesCalendars() && s.Misfire != task.Skip && (s.Spread == 0 || s.End == task.Never),
 			row: task.Row{
 				Tenant: tenant, Type: s.Type, State: task.Scheduled, Version: 1, Terms: s.Terms, Params: s.ParamsWire, Origin: s.Origin,
 				Change: task.Added,
