@@ -28,6 +28,7 @@ type farRace struct {
 	quiet atomic.Bool  // no failpoint fires
 	// The number of answered changes, and how long to wait for more.
 	answeredEdits, answeredTriggers atomic.Int64
+	exports                         atomic.Int64 // that have ended
 	until                           time.Time
 
 	mu    sync.Mutex
@@ -386,7 +387,7 @@ func TestNothingIsLostDoubledOrRevivedWhileTasksMove(t *testing.T) {
 	defer cancel()
 	var g errgroup.Group
 	for _, actor := range []func(){
-		f.clock, f.adder, f.canceller, f.pauser, f.pauser, f.getter, f.editor, f.editor, f.trigger, func() { f.mover(f.Store) }, func() { f.mover(New(f.db.Cluster, f.cfg)) }, // as in two processes
+		f.clock, f.adder, f.canceller, f.pauser, f.pauser, f.getter, f.editor, f.editor, f.trigger, f.exporter, func() { f.mover(f.Store) }, func() { f.mover(New(f.db.Cluster, f.cfg)) }, // as in two processes
 		func() { f.claimer() },
 	} {
 		g.Go(func() error {
@@ -443,8 +444,8 @@ func (f *farRace) judge() {
 	if n := f.count(`SELECT count(*) FROM far_tombstone`); n != 0 {
 		f.fail("%d overrides are left", n)
 	}
-	f.t.Logf("%d tasks, %d runs fired, %d cancelled", len(f.tasks), fired, cancelled)
-	if len(f.tasks) < 100 || fired < 50 {
+	f.t.Logf("%d tasks, %d runs fired, %d cancelled, %d exports", len(f.tasks), fired, cancelled, f.exports.Load())
+	if len(f.tasks) < 100 || fired < 50 || f.exports.Load() < 2 {
 		f.fail("hardly anything has happened")
 	}
 	for _, s := range f.fails {

@@ -122,6 +122,12 @@ var (
 	TroubleNote   = set.Get("TroubleNote")
 )
 
+// Of export.sql.
+var (
+	DeadExport  = set.Get("DeadExport")
+	EventExport = set.Get("EventExport")
+)
+
 // Of far.sql.
 var (
 	Level0Insert = set.Get("Level0Insert")

@@ -1,0 +1,229 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/RoaringBitmap/roaring/v2/roaring64"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/task"
+)
+
+var errEnough = errors.New("enough")
+
+// exportAll exports the bundle's database in pages of a few rows. It returns how often each task
+// came.
+func (b *bundle) exportAll(f task.Filter, pageRows int, between func(*task.ExportPage)) map[task.ID]int {
+	b.t.Helper()
+	seen := map[task.ID]int{}
+	q := &task.ExportQuery{Tenant: b.tenant, Filter: f, After: task.ExportCursor{Database: b.d}}
+	err := b.export(b.t.Context(), q, pageRows, func(p *task.ExportPage) error {
+		if p.At.Database != b.d {
+			return errEnough
+		}
+		for _, r := range p.Rows {
+			seen[r.ID]++
+		}
+		between(p)
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		b.t.Fatal(err)
+	}
+	return seen
+}
+
+func TestAnExportHasEachSelectedTaskOnceAsItIsRead(t *testing.T) {
+	b := setup(t, nearOnly)
+	all := b.spread()
+	paused := b.add(b.spec(task.NonBlocking, kept), b.spec(task.Blocking, kept))
+	for _, id := range paused {
+		if _, err := b.Pause(t.Context(), b.tenant, id); err != nil {
+			t.Fatal(err)
+		}
+		all[id] = b.spec(task.NonBlocking)
+	}
+	other := *b
+	other.tenant++
+	other.add(b.spec(task.OneShot, b.inHours(2)))
+	for _, f := range []task.Filter{
+		{}, {Tags: []string{"red"}}, {Tags: []string{"blue", "green"}}, {Kind: "k", Type: task.OneShot}, {State: task.Scheduled}, {State: task.Running},
+		{DueFrom: b.now.Add(3 * time.Hour), DueUntil: b.now.Add(7 * time.Hour)}, {DueUntil: b.now.Add(5 * time.Hour), Tags: []string{"red"}},
+	} {
+		want := map[task.ID]bool{}
+		for id := range all {
+			if got, err := b.Get(t.Context(), b.tenant, id); err == nil && f.Matches(&got.Row) {
+				want[id] = true
+			}
+		}
+		for _, rows := range []int{1, 5, 4096} {
+			seen := b.exportAll(f, rows, func(p *task.ExportPage) {
+				for _, r := range p.Rows {
+					got, err := b.Get(t.Context(), b.tenant, r.ID)
+					if err != nil || !cmp.Equal(&got.Row, r, cmpopts.IgnoreFields(task.Row{}, "Change")) {
+						t.Fatalf("exported %+v, got %+v, %v", r, got, err)
+					}
+					if p.ReadAt != b.now {
+						t.Errorf("task %d was read at %s, not at %s", r.ID, p.ReadAt, b.now)
+					}
+				}
+			})
+			for id, n := range seen {
+				if n != 1 || !want[id] {
+					t.Errorf("%+v by %d: task %d came %d times; wanted: %t", f, rows, id, n, want[id])
+				}
+			}
+			if len(seen) != len(want) {
+				t.Errorf("%+v by %d: %d tasks came, want %d", f, rows, len(seen), len(want))
+			}
+		}
+	}
+}
+
+func TestAnExportOfFinishedTasksHasWhenTheyEnded(t *testing.T) {
+	b := setup(t)
+	ids := b.add(b.spec(task.OneShot, b.inHours(3), kept), b.spec(task.OneShot, b.inHours(3), kept), b.spec(task.OneShot, b.inHours(3), kept))
+	for _, id := range ids[:2] {
+		if _, err := b.Cancel(t.Context(), b.tenant, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := b.exportAll(task.Filter{State: task.Cancelled}, 1, func(p *task.ExportPage) {
+		for i := range p.Rows {
+			if p.Finished[i] != b.now {
+				t.Errorf("task %d ended at %s, not at %s", p.Rows[i].ID, p.Finished[i], b.now)
+			}
+		}
+	})
+	if len(seen) != 2 || seen[ids[0]] != 1 || seen[ids[1]] != 1 {
+		t.Errorf("%v came, want %v", seen, ids[:2])
+	}
+}
+
+// A task leaves the near tier after the newer packs were read, and before its rows are.
+func TestAPageOfTheNearTierHasTheTasksThatHaveJustLeftIt(t *testing.T) {
+	b := setup(t, nearOnly)
+	near := b.add(b.spec(task.OneShot, b.inHours(5)), b.spec(task.OneShot, b.inHours(5)), b.spec(task.OneShot, b.inHours(5)))
+	moved := b.add(b.spec(task.OneShot, b.inHours(5)), b.spec(task.OneShot, b.inHours(5)))
+	b.put(inPack, pack.Hour, moved...)
+	var got []task.ID
+	e := &exporting{
+		store: b.Store, q: &task.ExportQuery{Tenant: b.tenant}, at: task.ExportCursor{Database: b.d, Stage: task.ExportRows},
+		seen: roaring64.New(), pageRows: 1, visit: func(p *task.ExportPage) error {
+			for i, r := range p.Rows {
+				got = append(got, r.ID)
+				if text := p.After(i).String(); p.After(i).Database == b.d {
+					if at, err := task.ParseExportCursor(text); err != nil || at != p.After(i) {
+						t.Errorf("position %s became %v, %v", text, at, err)
+					}
+				}
+			}
+			return nil
+		},
+	}
+	for e.at.Database == b.d {
+		if err := e.rows(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := slices.Concat(near, moved)
+	slices.SortFunc(want, inOrder)
+	if !slices.Equal(got, want) {
+		t.Errorf("%v came, want %v", got, want)
+	}
+}
+
+func TestADamagedPackIsToldAndTheOtherTasksAreExported(t *testing.T) {
+	b := setup(t, nearOnly)
+	lost := b.add(b.spec(task.OneShot, b.inHours(5)))
+	b.put(inPack, pack.Hour, lost...)
+	b.exec(`UPDATE far_pack SET keys = set_byte(keys, 20, get_byte(keys, 20) # 255)`)
+	good := b.add(b.spec(task.OneShot, b.inHours(5)))
+	damaged := 0
+	seen := b.exportAll(task.Filter{}, 100, func(p *task.ExportPage) { damaged += p.DamagedPacks })
+	if len(seen) != 1 || seen[good[0]] != 1 || damaged != 1 {
+		t.Errorf("%v came, and %d damaged packs; want %v and one", seen, damaged, good)
+	}
+}
+
+func TestPositionsOfExportsThatAreNoneAreRefused(t *testing.T) {
+	for _, text := range []string{"", "1.2.3", "16.0.0.0.0", "1.3.0.0.0", "1.0.0.0.512", "0.0.0.512.0", "0.0.-1.0.0", "0.0.0.0.99999999999999999999", "a.0.0.0.0"} {
+		if at, err := task.ParseExportCursor(text); err == nil {
+			t.Errorf("%q became %v", text, at)
+		}
+	}
+	for _, text := range []string{"", "16.0.0.0.0.0", "1.2.3", "1.2.3.4.5.x"} {
+		if at, err := task.ParseRunCursor(text); err == nil {
+			t.Errorf("%q became %v", text, at)
+		}
+	}
+}
+
+// exporter exports while everything moves. Half of the exports are interrupted, and continue.
+func (f *farRace) exporter() {
+	f.mu.Lock()
+	var before []task.ID
+	for _, t := range f.tasks {
+		before = append(before, t.id)
+	}
+	interrupted := f.r.IntN(2) == 0
+	f.mu.Unlock()
+	seen := map[task.ID]int{}
+	q := &task.ExportQuery{Tenant: f.tenant, After: task.ExportCursor{Database: f.d}}
+	for q.After.Database == f.d {
+		err := f.export(context.Background(), q, 1+f.random(300), func(p *task.ExportPage) error {
+			if p.At.Database != f.d {
+				return errEnough
+			}
+			upto := len(p.Rows)
+			if q.After = p.Next; interrupted && len(p.Rows) > 0 && f.random(10) == 0 {
+				upto = 1 + f.random(len(p.Rows))
+				q.After = p.After(upto - 1)
+			}
+			for _, r := range p.Rows[:upto] {
+				seen[r.ID]++
+			}
+			time.Sleep(time.Duration(f.random(2000)) * time.Microsecond)
+			if upto < len(p.Rows) {
+				return errEnough
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			f.fail("export: %v", err)
+			return
+		}
+	}
+	f.judgeExport(before, seen, interrupted)
+}
+
+// judgeExport checks an export of the tasks that had been added before it.
+func (f *farRace) judgeExport(before []task.ID, seen map[task.ID]int, interrupted bool) {
+	f.exports.Add(1)
+	for _, id := range before {
+		n := seen[id]
+		if n > 1 && !interrupted {
+			f.fail("task %d came %d times in an export", id, n)
+		}
+		if n > 0 {
+			continue
+		}
+		for tries := 0; ; tries++ {
+			got, err := f.Get(context.Background(), f.tenant, id)
+			if err != nil && allowed(err) && tries < 100 {
+				continue
+			}
+			if err != nil || !got.State.Final() {
+				f.fail("task %d is missing in an export; afterwards it is %s", id, fmt.Sprint(got, err))
+			}
+			break
+		}
+	}
+}
