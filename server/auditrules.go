@@ -96,6 +96,8 @@ var notAudited = []string{
 	perceptorv1.MonitoringService_GetClusterFigures_FullMethodName, perceptorv1.MonitoringService_GetForecast_FullMethodName,
 	perceptorv1.MonitoringService_GetInstallationForecast_FullMethodName,
 	perceptorv1.IdentityService_GetIdentity_FullMethodName,
+	perceptorv1.ExportService_ExportTasks_FullMethodName, perceptorv1.ExportService_ExportDeadRuns_FullMethodName,
+	perceptorv1.ExportService_ExportRunEvents_FullMethodName,
 }
 
 var (

@@ -63,6 +63,18 @@ type Tasks interface {
 	History(ctx context.Context, tenant int32, id task.ID, after task.HistoryCursor, limit int) ([]task.RunEvent, error)
 }
 
+// Exports reads all that a tenant has of something, in pages: it passes each one to visit, and
+// stops at visit's first error. Between two pages it holds nothing in the databases. All
+// methods may be called concurrently.
+type Exports interface {
+	// Export passes the tasks that a query selects, each once.
+	Export(ctx context.Context, q *task.ExportQuery, visit func(*task.ExportPage) error) error
+	// ExportDead passes the tenant's dead runs after a position.
+	ExportDead(ctx context.Context, tenant int32, f *task.DeadFilter, after task.RunCursor, visit func([]*task.DeadLetter, task.RunCursor) error) error
+	// ExportEvents passes the events of the tenant's runs after a position.
+	ExportEvents(ctx context.Context, tenant int32, after task.RunCursor, visit func([]task.RunEvent, task.RunCursor) error) error
+}
+
 // Runs processes the reports of listeners. Every method answers each entry, in
 // the given order. After an error the outcome of all entries is unknown.
 // Entries are well formed. All methods may be called concurrently.
@@ -266,6 +278,8 @@ type Deps struct {
 	Audit Audit
 	// Monitoring may be nil: no figures are stored.
 	Monitoring Monitoring
+	// Exports may be nil: nothing can be exported.
+	Exports Exports
 	// Console may be nil: there is none. It returns the handler of the paths under
 	// [ConsolePath]. The connection calls the API in process, through the gate: a
 	// call needs the credentials of the user in its outgoing metadata, and the

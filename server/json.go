@@ -13,12 +13,16 @@ import (
 	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/perceptor/perceptor/internal/payload"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
+
+// jsonLines writes the lines of exports that are messages.
+var jsonLines = protojson.MarshalOptions{}
 
 // strictJSON refuses what lenient decoders ignore: unknown fields, and data
 // after the value of a body. Its errors name the position in the body.

@@ -59,6 +59,10 @@ var access = map[string]Scopes{
 	perceptorv1.CalendarService_GetCalendar_FullMethodName:    ReadScope | InspectScope,
 	perceptorv1.CalendarService_ListCalendars_FullMethodName:  ReadScope | InspectScope,
 
+	perceptorv1.ExportService_ExportTasks_FullMethodName:     ReadScope,
+	perceptorv1.ExportService_ExportDeadRuns_FullMethodName:  ReadScope,
+	perceptorv1.ExportService_ExportRunEvents_FullMethodName: ReadScope,
+
 	perceptorv1.TaskService_UpdateTask_FullMethodName:          OperateScope,
 	perceptorv1.TaskService_TriggerTask_FullMethodName:         OperateScope,
 	perceptorv1.TaskService_CancelTask_FullMethodName:          OperateScope,

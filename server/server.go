@@ -171,6 +171,7 @@ func New(c Config, d Deps) (*Server, error) {
 		g.register(s.grpc, &perceptorv1.AuditService_ServiceDesc, &auditService{log: d.Audit, admin: d.Admin}),
 		g.register(s.grpc, &perceptorv1.MonitoringService_ServiceDesc, &monitoringService{figures: d.Monitoring, admin: d.Admin, quotas: s.quotas}),
 		g.register(s.grpc, &perceptorv1.IdentityService_ServiceDesc, identityService{}),
+		g.register(s.grpc, &perceptorv1.ExportService_ServiceDesc, newExportService(d.Exports, s.stopping)),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)

@@ -159,6 +159,9 @@ func (s *stream) SendMsg(m any) error {
 	if err := s.admit(); err != nil {
 		return err
 	}
+	if err := s.call.spent.pace(s.ctx, m); err != nil {
+		return err
+	}
 	s.call.spent.streamed(proto.Size(m.(proto.Message)))
 	return s.within(s.gate.sendWithin, errTooSlow, nil, func() error { return s.ServerStream.SendMsg(m) })
 }

@@ -82,7 +82,9 @@ var imports = []rule{
 	{"audit", []string{"task"}},
 	{"delivery", []string{"record", "task"}},
 	{"console", []string{"internal/payload", "proto/perceptor/v1"}},
-	{"server/...", []string{"internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule/...", "server/...", "task"}},
+	{"export/line", []string{"proto/perceptor/v1", "task"}},
+	{"export", nil},
+	{"server/...", []string{"export/line", "internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule/...", "server/...", "task"}},
 
 	// The SDK, which programs of others build in.
 	{"client", []string{"internal/kafkalogin", "proto/perceptor/v1", "record", "task"}},
@@ -125,7 +127,7 @@ var imports = []rule{
 		"internal/app", "internal/config", "internal/telemetry", "internal/testenv", "internal/virtualclock",
 	}},
 	{"cmd/perceptorctl", []string{
-		"assign", "client", "client/outbox", "forecast", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task", "transfer", "transfer/upload",
+		"assign", "client", "client/outbox", "export", "forecast", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task", "transfer", "transfer/upload",
 		"internal/app", "internal/cli", "internal/config", "internal/duration", "internal/payload", "internal/telemetry",
 	}},
 	{"cmd/...", []string{
