@@ -33,6 +33,7 @@ import (
 	"github.com/perceptor/perceptor/loadtest/midnight"
 	"github.com/perceptor/perceptor/loadtest/operate"
 	"github.com/perceptor/perceptor/loadtest/outbox"
+	"github.com/perceptor/perceptor/loadtest/roundtrip"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 	"github.com/perceptor/perceptor/loadtest/storm"
 	"github.com/perceptor/perceptor/loadtest/tenants"
@@ -70,6 +71,7 @@ func experiments() []*cobra.Command {
 		harness.Command(new(compare.DefaultOptions()), guide),
 		harness.Command(new(imports.DefaultOptions()), guide),
 		harness.Command(new(backlog.DefaultOptions()), guide),
+		harness.Command(new(roundtrip.DefaultOptions()), guide),
 		harness.Command(new(operate.DefaultOptions()), guide),
 		harness.Command(new(midnight.DefaultOptions()), guide),
 		harness.Command(new(assign.DefaultExperiment()), guide),

@@ -407,3 +407,6 @@ func (s *Stack) Metrics(ctx context.Context, name string) (values map[string]flo
 	}
 	return values, lines.Err()
 }
+
+// BuildCommand compiles one more command of the module into dir.
+func BuildCommand(ctx context.Context, dir, name string) error { return build(ctx, "", dir, nil, name) }
