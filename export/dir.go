@@ -61,8 +61,8 @@ type Dir struct {
 	writer *Writer
 	file   *os.File // nil: no part has begun
 	buffer *bufio.Writer
-	// at is the position after what was written to the current part, and partBegan what was
-	// written before it.
+	// at is the position after the last chunk, and partLines and partBytes are the size of the
+	// current part.
 	at        string
 	partLines int64
 	partBytes int64
@@ -164,7 +164,7 @@ func escape(path string) string {
 	return strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`).Replace(path)
 }
 
-// Position returns where a stream must continue: after the last chunk that was added.
+// At returns where a stream must continue: after the last chunk that was added.
 func (d *Dir) At() string { return d.at }
 
 // Add writes a chunk, and ends the part if it is large enough. damaged is how much the service

@@ -142,10 +142,14 @@ func leaveBehind(t *testing.T, d *Dir, r *rand.Rand) {
 
 func TestWhatIsNoExportDoesNotContinue(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
-		"no state":          func(path string) error { return os.Remove(filepath.Join(path, StateFile)) },
-		"damaged state":     func(path string) error { return os.WriteFile(filepath.Join(path, StateFile), []byte("{"), 0o600) },
-		"another version":   func(path string) error { return os.WriteFile(filepath.Join(path, StateFile), []byte(`{"version":9,"what":"tasks","part_size":1}`), 0o600) },
-		"a path as content": func(path string) error { return os.WriteFile(filepath.Join(path, StateFile), []byte(`{"version":1,"what":"../tasks","part_size":1}`), 0o600) },
+		"no state":      func(path string) error { return os.Remove(filepath.Join(path, StateFile)) },
+		"damaged state": func(path string) error { return os.WriteFile(filepath.Join(path, StateFile), []byte("{"), 0o600) },
+		"another version": func(path string) error {
+			return os.WriteFile(filepath.Join(path, StateFile), []byte(`{"version":9,"what":"tasks","part_size":1}`), 0o600)
+		},
+		"a path as content": func(path string) error {
+			return os.WriteFile(filepath.Join(path, StateFile), []byte(`{"version":1,"what":"../tasks","part_size":1}`), 0o600)
+		},
 		"a part is missing": func(path string) error { return os.Remove(filepath.Join(path, "tasks-00001.jsonl")) },
 		"a part is cut":     func(path string) error { return os.Truncate(filepath.Join(path, "tasks-00001.jsonl"), 3) },
 	} {

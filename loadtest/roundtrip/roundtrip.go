@@ -275,7 +275,7 @@ func (r *runner) killInTheMiddle(ctx context.Context, cmd *exec.Cmd, out string)
 			poll.Stop()
 			r.Say("killing perceptorctl after %d lines", s.Lines)
 			err := cmd.Process.Kill()
-			<-ended
+			<-ended //nolint:errcheck // it says that the program was killed
 			return err
 		}
 	}
