@@ -60,6 +60,9 @@ type Config struct {
 	// IdleInTransaction is the longest time a session may be idle within a
 	// transaction before the server ends it. Defaults to 2 s.
 	IdleInTransaction time.Duration
+	// ReadOnly is for programs that only read, also from standbys: sessions cannot write, and
+	// no database is adopted.
+	ReadOnly bool
 }
 
 // Server is one PostgreSQL server.
@@ -119,7 +122,7 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 		if pc.ConnConfig.TLSConfig != nil {
 			pc.BeforeConnect = (&renewal{dsn: cfg.Servers[server].DSN}).renew
 		}
-		c.guard(pc, d)
+		c.guard(pc, d, cfg.ReadOnly)
 		w := c.watchServer(d, c.configs[d], cfg.Application)
 		if len(cfg.Servers) > 1 { // with one server there is nobody to protect from it: calls wait
 			pc.ConnConfig.Tracer, pc.BeforeClose = tracer{w}, func(conn *pgx.Conn) { w.end(conn) }
@@ -226,6 +229,9 @@ func configure(pc *pgxpool.Config, cfg Config, d int) {
 	p["max_parallel_workers_per_gather"] = "0"
 	p["jit"] = "off"
 	p["timezone"] = "UTC"
+	if cfg.ReadOnly {
+		p["default_transaction_read_only"] = "on"
+	}
 	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	pc.MaxConns = int32(cfg.MaxConns)
 	pc.MinConns = 0
@@ -236,9 +242,9 @@ func configure(pc *pgxpool.Config, cfg Config, d int) {
 	}
 }
 
-// guard makes the pool of database d check its new connections. When a database was adopted,
+// guard makes the pool of database d check its new connections, unless they only read. When a database was adopted,
 // the pool replaces its older connections, which may lead to a former primary.
-func (c *Cluster) guard(pc *pgxpool.Config, d int) {
+func (c *Cluster) guard(pc *pgxpool.Config, d int, readOnly bool) {
 	g := identity.NewGuard(d, func(a identity.Adoption) {
 		c.pools[d].Reset()
 		c.mu.Lock()
@@ -251,6 +257,9 @@ func (c *Cluster) guard(pc *pgxpool.Config, d int) {
 	c.guards[d] = g
 	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		registerArrays(conn.TypeMap())
+		if readOnly {
+			return nil
+		}
 		return g.Check(ctx, conn)
 	}
 }

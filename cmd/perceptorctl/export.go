@@ -21,6 +21,7 @@ import (
 
 	"github.com/perceptor/perceptor/export"
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/config"
 	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -34,6 +35,8 @@ type exportFlags struct {
 	file, dir, resume                   string
 	partSize                            int64
 	dead, history, redact               bool
+	consistent, primary                 bool
+	tenant                              string
 	retryFor                            time.Duration
 }
 
@@ -49,12 +52,26 @@ func (c *ctl) exportCommand() *cobra.Command {
 		Use: "export", Short: "Write the tenant's tasks, dead runs or history as lines of JSON", Args: cobra.NoArgs,
 		Long: "Write the tenant's tasks as lines of JSON, each once, with all their terms and their state. With --dead-runs or\n" +
 			"--history write its dead runs or the events of its runs instead. The lines go to standard output, to --file, or to\n" +
-			"part files in --dir. An export to part files that was interrupted continues with --resume DIR.",
+			"part files in --dir. An export to part files that was interrupted continues with --resume DIR.\n\n" +
+			"With --consistent the tasks of all databases of a server are read as of one instant, from the servers of the\n" +
+			"configuration instead of the API. The servers should be standbys: on a primary, a snapshot that lasts as long as\n" +
+			"the export hinders vacuum.",
 		Example: "  perceptorctl export --file tasks.jsonl\n" +
 			"  perceptorctl export --kind mail --tag campaign-7 --dir mails --part-size 100000\n" +
 			"  perceptorctl export --resume mails\n" +
-			"  perceptorctl export --dead-runs --died-from 2026-01-31T00:00:00Z --redact",
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.runExport(cmd, x) },
+			"  perceptorctl export --dead-runs --died-from 2026-01-31T00:00:00Z --redact\n" +
+			"  perceptorctl export --consistent --tenant acme --config standbys.yaml --file tasks.jsonl",
+	}
+	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error { return c.exportSnapshot(cmd, x, conf) }, "postgres")
+	load := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := x.check(cmd); err != nil {
+			return err
+		}
+		if x.consistent {
+			return load(cmd, args)
+		}
+		return c.runExport(cmd, x)
 	}
 	f := cmd.Flags()
 	f.StringVar(&x.kind, "kind", "", "only tasks or dead runs of this kind")
@@ -73,6 +90,9 @@ func (c *ctl) exportCommand() *cobra.Command {
 	f.StringVar(&x.dir, "dir", "", "directory for part files; an interrupted export to it can be resumed")
 	f.Int64Var(&x.partSize, "part-size", 1_000_000, "lines of a part file")
 	f.StringVar(&x.resume, "resume", "", "continue the interrupted export in this directory")
+	f.BoolVar(&x.consistent, "consistent", false, "read all databases of a server as of one instant, from the servers of the configuration, which should be standbys")
+	f.StringVar(&x.tenant, "tenant", "", "with --consistent: the tenant")
+	f.BoolVar(&x.primary, "force-primary", false, "with --consistent: read from primaries, too")
 	duration.Var(f, &x.retryFor, "retry-for", 10*time.Minute, "how long to try again while the service does not answer")
 	completes(cmd, "type", taskTypes...)
 	completes(cmd, "state", taskStates...)
@@ -82,9 +102,6 @@ func (c *ctl) exportCommand() *cobra.Command {
 
 // runExport exports what the flags say to where they say.
 func (c *ctl) runExport(cmd *cobra.Command, x *exportFlags) error {
-	if err := x.check(cmd); err != nil {
-		return err
-	}
 	switch {
 	case x.resume != "":
 		return c.resumeExport(cmd, x)
@@ -143,6 +160,12 @@ func (x *exportFlags) check(cmd *cobra.Command) error {
 		}
 	}
 	switch {
+	case x.consistent && (x.dead || x.history || x.dir != "" || x.resume != ""):
+		return cli.Usagef("--consistent is for tasks, and for one file: a snapshot ends with its connection, so it cannot be resumed")
+	case x.consistent != (x.tenant != ""):
+		return cli.Usagef("--consistent and --tenant need each other")
+	case x.primary && !x.consistent:
+		return cli.Usagef("--force-primary needs --consistent")
 	case x.dir != "" && x.file != "":
 		return cli.Usagef("--dir and --file exclude each other")
 	case x.dir == "" && given("part-size") != "":
@@ -289,11 +312,16 @@ func (c *ctl) exportTo(cmd *cobra.Command, x *exportFlags, r proto.Message, to s
 	}
 	text, damaged := to.summary()
 	fmt.Fprintln(cmd.ErrOrStderr(), "exported "+text)
-	if damaged > 0 {
-		return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d packs or tasks are not in the export, because their stored data is damaged", damaged),
-			Hint: "perceptorctl pack list names damaged packs"}
+	return damagedError(damaged)
+}
+
+// damagedError returns the error of a complete export that has passed over damaged data.
+func damagedError(damaged int64) error {
+	if damaged == 0 {
+		return nil
 	}
-	return nil
+	return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d packs or tasks are not in the export, because their stored data is damaged", damaged),
+		Hint: "perceptorctl pack list names damaged packs"}
 }
 
 // exporter reads streams, one after another, until the end of the export.

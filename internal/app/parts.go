@@ -24,18 +24,29 @@ import (
 
 // OpenCluster returns the pools of the logical databases. It opens no connection.
 func OpenCluster(ctx context.Context, c *config.Config, application string) (*store.Cluster, error) {
-	if open := openDatabases(c); len(open) > 0 && !c.Insecure {
-		return nil, fmt.Errorf("%s; or set insecure: true", strings.Join(open, "; "))
-	}
-	servers := make([]store.Server, len(c.Postgres.Servers))
-	for i, s := range c.Postgres.Servers {
-		servers[i] = store.Server{DSN: s.DSN, Databases: s.Databases}
-	}
-	cluster, err := store.Open(ctx, store.Config{
-		Servers: servers, Application: application, MaxConns: c.Postgres.MaxConnections,
+	return openCluster(ctx, c, store.Config{
+		Application: application, MaxConns: c.Postgres.MaxConnections,
 		StatementTimeout: c.Postgres.StatementTimeout, LockTimeout: c.Postgres.LockTimeout,
 		IdleInTransaction: c.Postgres.IdleInTransaction,
 	})
+}
+
+// OpenReadOnly is [OpenCluster] for programs that only read, for a long time and from standbys, too.
+func OpenReadOnly(ctx context.Context, c *config.Config, application string) (*store.Cluster, error) {
+	return openCluster(ctx, c, store.Config{
+		Application: application, MaxConns: 2, StatementTimeout: time.Minute, IdleInTransaction: time.Hour, ReadOnly: true,
+	})
+}
+
+func openCluster(ctx context.Context, c *config.Config, conf store.Config) (*store.Cluster, error) {
+	if open := openDatabases(c); len(open) > 0 && !c.Insecure {
+		return nil, fmt.Errorf("%s; or set insecure: true", strings.Join(open, "; "))
+	}
+	conf.Servers = make([]store.Server, len(c.Postgres.Servers))
+	for i, s := range c.Postgres.Servers {
+		conf.Servers[i] = store.Server{DSN: s.DSN, Databases: s.Databases}
+	}
+	cluster, err := store.Open(ctx, conf)
 	if err != nil {
 		return nil, errors.New(oneLine(err))
 	}

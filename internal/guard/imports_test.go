@@ -127,7 +127,7 @@ var imports = []rule{
 		"internal/app", "internal/config", "internal/telemetry", "internal/testenv", "internal/virtualclock",
 	}},
 	{"cmd/perceptorctl", []string{
-		"assign", "client", "client/outbox", "export", "forecast", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task", "transfer", "transfer/upload",
+		"assign", "client", "client/outbox", "export/...", "forecast", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task", "transfer", "transfer/upload",
 		"internal/app", "internal/cli", "internal/config", "internal/duration", "internal/payload", "internal/telemetry",
 	}},
 	{"cmd/...", []string{

@@ -47,7 +47,9 @@ type exporting struct {
 	visit    func(*task.ExportPage) error
 	at       task.ExportCursor
 	pageRows int
-	seen     *roaring64.Bitmap // numbers of the tasks that came
+	// in is the snapshot in which all pages are read; nil: each has one of its own.
+	in   pgx.Tx
+	seen *roaring64.Bitmap // numbers of the tasks that came
 }
 
 // Export passes the tasks that q selects to visit, in pages. Within one call each task comes
@@ -149,10 +151,26 @@ func (e *exporting) packs(ctx context.Context) error {
 // window returns the names of packs that follow the position.
 func (e *exporting) window(ctx context.Context) (w far.Window, err error) {
 	err = e.read(ctx, func(ctx context.Context) (err error) {
-		w, err = e.windowIn(ctx, e.store.db.Pool(e.at.Database))
+		w, err = e.windowIn(ctx, e.querier())
 		return err
 	})
 	return w, err
+}
+
+// querier returns where packs are read.
+func (e *exporting) querier() kernel.Querier {
+	if e.in != nil {
+		return e.in
+	}
+	return e.store.db.Pool(e.at.Database)
+}
+
+// inSnapshot calls f in the snapshot of a page.
+func (e *exporting) inSnapshot(ctx context.Context, f func(pgx.Tx) error) error {
+	if e.in != nil {
+		return f(e.in)
+	}
+	return e.store.db.InSnapshot(ctx, e.at.Database, f)
 }
 
 func (e *exporting) windowIn(ctx context.Context, q kernel.Querier) (far.Window, error) {
@@ -169,12 +187,12 @@ func (e *exporting) name(at int64) int64 {
 
 // decode passes the tasks of packs, given by name, each pack as a page.
 func (e *exporting) decode(ctx context.Context, names []int64) error {
-	pool := e.store.db.Pool(e.at.Database)
+	q := e.querier()
 	var now task.Instant
 	var packs []far.PackKeys
 	err := e.read(ctx, func(ctx context.Context) (err error) {
-		if err = sql.Now.QueryRow(ctx, pool).Scan(&now); err == nil {
-			packs, err = far.ReadPacks(ctx, pool, names)
+		if now, err = clock(ctx, q); err == nil {
+			packs, err = far.ReadPacks(ctx, q, names)
 		}
 		return err
 	})
@@ -193,7 +211,7 @@ func (e *exporting) decode(ctx context.Context, names []int64) error {
 			after = e.at.In
 		}
 		err := e.read(ctx, func(ctx context.Context) error {
-			return e.fill(ctx, pool, &packs[i], p, func(r *task.Row) bool { return r.ID > after })
+			return e.fill(ctx, q, &packs[i], p, func(r *task.Row) bool { return r.ID > after })
 		})
 		if err == nil {
 			err = e.show(p)
@@ -203,6 +221,15 @@ func (e *exporting) decode(ctx context.Context, names []int64) error {
 		}
 	}
 	return nil
+}
+
+// clock reads the database's clock.
+func clock(ctx context.Context, q kernel.Querier) (now task.Instant, err error) {
+	rows, err := sql.Now.Query(ctx, q)
+	if err != nil {
+		return 0, err
+	}
+	return pgx.CollectExactlyOneRow(rows, pgx.RowTo[task.Instant])
 }
 
 // fill adds the tasks of a pack that q selects and want wants to a page, in the order of their ids. A
@@ -249,8 +276,8 @@ func (e *exporting) fill(ctx context.Context, q kernel.Querier, k *far.PackKeys,
 func (e *exporting) rows(ctx context.Context) error {
 	p := &task.ExportPage{At: e.at, Next: e.at}
 	err := e.read(ctx, func(ctx context.Context) error {
-		return e.store.db.InSnapshot(ctx, e.at.Database, func(tx pgx.Tx) (err error) {
-			if p.ReadAt, err = kernel.Clock(ctx, tx); err != nil {
+		return e.inSnapshot(ctx, func(tx pgx.Tx) (err error) {
+			if p.ReadAt, err = clock(ctx, tx); err != nil {
 				return err
 			}
 			end, err := e.nearRows(ctx, tx, p)

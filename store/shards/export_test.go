@@ -12,7 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -225,5 +228,61 @@ func (f *farRace) judgeExport(before []task.ID, seen map[task.ID]int, interrupte
 			}
 			break
 		}
+	}
+}
+
+func TestASnapshotOfAStandbyHasTheTasksAsOfOneInstant(t *testing.T) {
+	primary := testenv.NewPostgres(t)
+	on := storetest.OpenDSN(t, primary.DSN())
+	if err := on.Migrate(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	s := New(on, Config{})
+	running, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(running) }()
+	var ids []task.ID
+	for i := range 40 {
+		spec := (&bundle{t: t}).spec(task.OneShot, func(s *task.Spec) {
+			s.Begin = task.At(time.Now()).Add(time.Duration(i) * time.Minute)
+		})
+		added, err := s.Add(t.Context(), task.AddRequest{Tenant: 7, RequestID: fmt.Sprint("r", i), Specs: []task.Spec{spec}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, added.Items[0].ID)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	standby := storetest.OpenDSN(t, testenv.NewStandby(t, primary, "standby").DSN(), func(c *store.Config) { c.ReadOnly = true; c.IdleInTransaction = time.Minute })
+	var got []task.ID
+	q := &task.ExportQuery{Tenant: 7}
+	visit := func(p *task.ExportPage) error {
+		for _, r := range p.Rows {
+			got = append(got, r.ID)
+		}
+		return nil
+	}
+	eventually(t, "the standby has all tasks", func() bool {
+		got = nil
+		return New(standby, Config{}).ExportSnapshot(t.Context(), q, false, visit) == nil && len(got) == len(ids)
+	})
+	slices.Sort(got)
+	slices.Sort(ids)
+	if !slices.Equal(got, ids) {
+		t.Errorf("%v came, want %v", got, ids)
+	}
+	readOnly := storetest.OpenDSN(t, primary.DSN(), func(c *store.Config) { c.ReadOnly = true; c.IdleInTransaction = time.Minute })
+	if err := New(readOnly, Config{}).ExportSnapshot(t.Context(), q, false, visit); !errors.Is(err, ErrPrimary) {
+		t.Errorf("on a primary: %v, want %v", err, ErrPrimary)
+	}
+	if got = nil; New(readOnly, Config{}).ExportSnapshot(t.Context(), q, true, visit) != nil || len(got) != len(ids) {
+		t.Errorf("%d tasks came from the primary, want %d", len(got), len(ids))
+	}
+	if _, err := readOnly.Pool(0).Exec(t.Context(), "DELETE FROM task"); err == nil {
+		t.Error("a session that only reads has written")
 	}
 }

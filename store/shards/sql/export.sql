@@ -22,3 +22,7 @@ SELECT e.tenant_id, e.id, e.at, e.seq, e.attempt, e.event, e.scheduled_at,
          ORDER BY e.id, e.at, e.seq, e.attempt, e.event
          LIMIT @max_rows) e
  ORDER BY e.id, e.at, e.seq, e.attempt, e.event;
+
+-- name: SnapshotExport()
+-- Whether the server is a standby, and the name of this transaction's snapshot.
+SELECT pg_is_in_recovery(), pg_export_snapshot();

@@ -124,8 +124,9 @@ var (
 
 // Of export.sql.
 var (
-	DeadExport  = set.Get("DeadExport")
-	EventExport = set.Get("EventExport")
+	DeadExport     = set.Get("DeadExport")
+	EventExport    = set.Get("EventExport")
+	SnapshotExport = set.Get("SnapshotExport")
 )
 
 // Of far.sql.
