@@ -84,6 +84,7 @@ var imports = []rule{
 	{"console", []string{"internal/payload", "proto/perceptor/v1"}},
 	{"export/line", []string{"proto/perceptor/v1", "task"}},
 	{"export", nil},
+	{"transfer/migrate", []string{"proto/perceptor/v1", "task"}},
 	{"server/...", []string{"export/line", "internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule/...", "server/...", "task"}},
 
 	// The SDK, which programs of others build in.
@@ -127,7 +128,7 @@ var imports = []rule{
 		"internal/app", "internal/config", "internal/telemetry", "internal/testenv", "internal/virtualclock",
 	}},
 	{"cmd/perceptorctl", []string{
-		"assign", "client", "client/outbox", "export/...", "forecast", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task", "transfer", "transfer/upload",
+		"assign", "client", "client/outbox", "export/...", "forecast", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task", "transfer/...",
 		"internal/app", "internal/cli", "internal/config", "internal/duration", "internal/payload", "internal/telemetry",
 	}},
 	{"cmd/...", []string{
@@ -151,7 +152,7 @@ var modules = []struct {
 	path string
 	by   []string
 }{
-	{"github.com/jackc/pgx/", []string{"assign/postgres", "client/outbox", "cmd/perceptorctl", "examples/orders", "migrations", "store/...", "transfer", "internal/testenv", "loadtest/..."}},
+	{"github.com/jackc/pgx/", []string{"assign/postgres", "client/outbox", "cmd/perceptorctl", "examples/orders", "migrations", "store/...", "transfer/...", "internal/testenv", "loadtest/..."}},
 	{"github.com/pressly/goose/", []string{"migrations"}},
 	{"github.com/go-zookeeper/zk", []string{"assign", "cmd/perceptorctl", "loadtest/assign"}},
 	{"github.com/segmentio/kafka-go", []string{"client", "delivery", "internal/app", "internal/kafkalogin", "internal/testenv"}},
