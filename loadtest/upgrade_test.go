@@ -27,7 +27,7 @@ import (
 // baseCommit is the release before this tree: a commit whose programs tolerate one version
 // of difference. After a release it becomes the commit of that release. Until the first
 // release, migrations may be changed in place; then it becomes a commit that has the change.
-const baseCommit = "e631602170b01fcf0d6e65f80f621a369f17c2d6"
+const baseCommit = "d588877c56ec26ee70aa5559353b44672418cc8e"
 
 // TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract exchanges every process of the base by
 // its synthetic successor, back, and forth again, one after the other, while tasks fire.
