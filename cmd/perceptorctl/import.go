@@ -28,6 +28,7 @@ func (c *ctl) importCommand() *cobra.Command {
 			"  perceptorctl import 'part-*.jsonl.zst' --on-conflict update\n" +
 			"  perceptorctl import orders.parquet --map order_time=begin_time --params-rest --kind order --type one-shot --dry-run\n" +
 			"  perceptorctl import --from-sql postgres://reader@db/shop 'select id as idempotency_key, due as begin_time from orders order by id' --kind order --type one-shot\n" +
+			"  perceptorctl import --from quartz postgres://reader@db/app --dry-run\n" +
 			"  zcat tasks.csv.gz | perceptorctl import - --format csv",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := f.read(cmd, args)

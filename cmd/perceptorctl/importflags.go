@@ -28,6 +28,7 @@ type importFlags struct {
 	timeFormat, timeZone, unit, dsn, onConflict string
 	rate                                        int32
 	chunk                                       int
+	from                                        fromFlags
 	run                                         runFlags
 }
 
@@ -58,6 +59,7 @@ func (i *importFlags) flags(cmd *cobra.Command) {
 	f.SortFlags = false
 	f.StringVar(&i.format, "format", "", "csv, jsonl or parquet (default: by the extension of the file)")
 	f.StringVar(&i.dsn, "from-sql", "", "import the rows of a query, which is the only argument, from the PostgreSQL server of this connection string")
+	i.from.flags(cmd)
 	f.StringArrayVar(&i.mapping, "map", nil, "COLUMN=FIELD: what a column means: a field of a task, params.KEY, or - for nothing; may be repeated")
 	f.BoolVar(&i.paramsRest, "params-rest", false, "make params of all other columns")
 	f.StringVar(&i.timeFormat, "time-format", "rfc3339", strings.Join(transfer.TimeFormats, ", "))
@@ -91,6 +93,7 @@ type importOptions struct {
 	Files    []transfer.File `json:"files,omitempty"`
 	Digest   string          `json:"digest,omitempty"`
 	Query    string          `json:"query,omitempty"`
+	From     string          `json:"from,omitempty"` // a scheduler
 
 	Format     string            `json:"format,omitempty"`
 	Dialect    transfer.Dialect  `json:"dialect"`
@@ -105,6 +108,7 @@ type importOptions struct {
 	RejectFile string            `json:"reject_file,omitempty"`
 
 	dsn        string
+	prefix, of string
 	onConflict perceptorv1.Import_OnConflict
 	rate       int32
 	dryRun     bool
@@ -123,7 +127,7 @@ const optionsVersion = 1
 func (i *importFlags) read(cmd *cobra.Command, args []string) (*importOptions, error) {
 	o := &importOptions{
 		Version: optionsVersion, Format: i.format, ParamsRest: i.paramsRest, TimeFormat: i.timeFormat, TimeZone: i.timeZone, Restore: i.restore, Chunk: i.chunk,
-		dsn: i.dsn, rate: i.rate, dryRun: i.dryRun, requestID: rand.Text(), run: i.run,
+		From: i.from.scheduler, prefix: i.from.prefix, of: i.from.of, dsn: i.dsn, rate: i.rate, dryRun: i.dryRun, requestID: rand.Text(), run: i.run,
 	}
 	var err error
 	if err := i.check(); err != nil {

@@ -27,6 +27,9 @@ const (
 
 // setInput sets what is read: files, or a query.
 func (o *importOptions) setInput(args []string) (err error) {
+	if o.From != "" {
+		return o.setScheduler(args)
+	}
 	if o.dsn != "" {
 		if len(args) != 1 {
 			return cli.Usagef("--from-sql needs one argument, the query, and not %d", len(args))
@@ -71,6 +74,9 @@ func (o *importOptions) open(ctx context.Context, cmd *cobra.Command, progress f
 	t, err := o.files(cmd, progress)
 	if err != nil {
 		return nil, err
+	}
+	if o.From != "" {
+		return o.openSchedules(ctx, t.Defaults)
 	}
 	if o.Query != "" {
 		return transfer.OpenSQL(ctx, o.dsn, o.Query, t.Mapping)
@@ -183,6 +189,9 @@ func changed(what string) error {
 // description says in words what is imported.
 func (o *importOptions) description() string {
 	text := o.Query
+	if o.From != "" {
+		text = "the schedules of " + o.From
+	}
 	if text == "" {
 		var names []string
 		for _, f := range o.Files {

@@ -26,7 +26,7 @@ const (
 // planned prints what an import will take. It returns nil for an input that can be read only once.
 func (o *importOptions) planned(cmd *cobra.Command) (*transfer.Plan, error) {
 	say := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...) }
-	if o.Query != "" || o.stdin() {
+	if o.Query != "" || o.From != "" || o.stdin() {
 		say("plan: how many lines there are is not known before they are read")
 		return nil, nil
 	}

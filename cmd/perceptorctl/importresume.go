@@ -58,6 +58,9 @@ func resumable(on *perceptorv1.Import) (*importOptions, error) {
 	if on.State != perceptorv1.Import_OPEN {
 		return nil, &cli.Error{Code: cli.Conflict, Err: fmt.Errorf("import %d is %s; only one that is OPEN can be resumed", on.Id, on.State)}
 	}
+	if o, err := decodeOptions(on.Options); err == nil && o.From != "" {
+		return nil, &cli.Error{Code: cli.Conflict, Err: fmt.Errorf("import %d is from the tables of %s, which change: start it anew, and what is stored is skipped by its keys", on.Id, o.From)}
+	}
 	if on.DryRun {
 		return nil, &cli.Error{Code: cli.Conflict, Err: fmt.Errorf("import %d is a dry run, of which nothing is stored: start it anew", on.Id)}
 	}

@@ -141,6 +141,11 @@ func TestSchedulesOfOthersFireWhenTheyWould(t *testing.T) {
 			checkQuartz(ctx, t, api, dsn.String(), scheduler, fires(t, out.Bytes(), scheduler))
 		})
 	}
+	t.Run("quartz, imported", func(t *testing.T) {
+		s := &shell{at: at, dir: t.TempDir()}
+		s.file(t, "token", []byte(at.Token))
+		checkImported(ctx, t, s, api, dsn.String(), fires(t, out.Bytes(), "PROPERTIES"))
+	})
 	t.Run("db-scheduler", func(t *testing.T) { checkDBScheduler(t, dsn.String()) })
 	t.Run("river", func(t *testing.T) { checkRiver(t, dsn.String()) })
 }
@@ -194,6 +199,37 @@ func checkQuartz(ctx context.Context, t *testing.T, api perceptorv1.TaskServiceC
 	}
 	if len(want) > 0 {
 		t.Errorf("not read: %v", want)
+	}
+}
+
+// checkImported imports the schedules twice: they have one task each, whose next run is when Quartz
+// would have fired.
+func checkImported(ctx context.Context, t *testing.T, s *shell, api perceptorv1.TaskServiceClient, dsn string, want map[string][]int64) {
+	tasks, others, err := migrate.All(ctx, migrate.Options{Scheduler: "quartz", DSN: dsn, Of: "PROPERTIES"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, count := range []string{"addedCount", "skippedCount"} {
+		_, i := s.imports(t, 0, "--from", "quartz", dsn, "--of", "PROPERTIES")
+		if i.is(count) != strconv.Itoa(len(tasks)) || i.UnreadableCount != strconv.Itoa(len(others)) {
+			t.Errorf("%s %s and %s without counterpart, want %d and %d", count, i.is(count), i.UnreadableCount, len(tasks), len(others))
+		}
+	}
+	if rejects := s.rejected(t); len(rejects) != len(others) || rejects[0].Column != others[0].Name || rejects[0].Rule != others[0].Reason {
+		t.Errorf("rejected %+v, want %d", rejects, len(others))
+	}
+	for _, i := range tasks {
+		got, err := api.GetTask(ctx, &perceptorv1.GetTaskRequest{IdempotencyKey: i.Task.IdempotencyKey})
+		if err != nil {
+			t.Errorf("%s: %v", i.Name, err)
+			continue
+		}
+		if at := got.ScheduledTime.AsTime().UnixMilli(); at != want[i.Name][0] || got.Paused != i.Paused || got.RunCount != i.Runs {
+			t.Errorf("%s is next at %v, paused %t, after %d runs; want %v, %t, %d", i.Name, times([]int64{at}), got.Paused, got.RunCount, times(want[i.Name][:1]), i.Paused, i.Runs)
+		}
+	}
+	if r, _ := s.imports(t, 2, "--from", "cron", dsn); !strings.Contains(r.stderr, `"cron" is not one of`) {
+		t.Error(r.stderr)
 	}
 }
 
