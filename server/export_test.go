@@ -63,6 +63,7 @@ func randomRow(r *rand.Rand) *task.Snapshot {
 	row.Key, row.TraceParent = strings.Repeat("k", r.IntN(3)), strings.Repeat("0", r.IntN(2))
 	if some(3) {
 		row.Tags = []string{randomText(r, 5), randomText(r, 9)}
+		row.Exclude, row.Only = []string{randomText(r, 4)}, []string{randomText(r, 3), randomText(r, 7)}
 		row.ReplayOf = task.RunID{Task: row.ID, Seq: 7}
 	}
 	params := map[string]string{}

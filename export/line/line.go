@@ -54,6 +54,8 @@ func (w *Writer) Append(dst []byte, r *task.Row, finished, read task.Instant) ([
 	}
 	dst = w.terms(dst, r)
 	dst = texts(dst, `,"tags":[`, r.Tags)
+	dst = texts(dst, `,"excludeCalendars":[`, r.Exclude)
+	dst = texts(dst, `,"onlyCalendars":[`, r.Only)
 	dst = text(dst, `,"idempotencyKey":`, r.Key)
 	if r.ReplayOf.Task != 0 {
 		dst = text(dst, `,"replayOf":`, r.ReplayOf.String())

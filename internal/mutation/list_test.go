@@ -223,8 +223,8 @@ var mutations = []mutation{
 	{
 		name: "plan-without-version",
 		in:   "assign",
-		old:  "t.s.conn.Set(t.plan, encodePlan(p), version)",
-		new:  "t.s.conn.Set(t.plan, encodePlan(p), map[bool]int32{false: version, true: -1}[MUTATED])",
+		old:  "t.s.conn.Set(t.plan, encodePlan(p), int32(version))",
+		new:  "t.s.conn.Set(t.plan, encodePlan(p), map[bool]int32{false: int32(version), true: -1}[MUTATED])",
 		pkg:  storms, tests: "TestAStorm",
 	},
 	{
