@@ -6,7 +6,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 PACKAGES ?= ./...
-TIMEOUT  ?= 20m
+TIMEOUT  ?= 40m
 RACE     ?= -race
 FUZZTIME ?= 10s
 BENCH    ?= .
