@@ -79,6 +79,7 @@ GOTEST = env GOGC=$${GOGC:-300} go test -vet=off -ldflags=-w -timeout $(TIMEOUT)
 .PHONY: compile-tests
 compile-tests:
 	@go list -export -test -deps $(RACE) $(PACKAGES) >/dev/null 2>&1 || true # go test reports what does not compile
+	@go build -buildvcs=false -trimpath ./cmd/... >/dev/null 2>&1 || true # the programs that tests start
 
 .PHONY: test-together
 test-together: compile-tests

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 
 const (
 	e2eSession = 2 * time.Second
-	e2eLimit   = 3 * time.Minute // for one scenario
+	e2eLimit   = 8 * time.Minute // for one scenario, with the time to build the programs
 )
 
 // common is the stack that the tests share. Tests that disturb it or create tenants run one
@@ -61,7 +61,7 @@ func realStack(t *testing.T) *stack.Stack {
 	if testing.Short() {
 		t.Skip("starts every real part; make test runs it")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	common.Lock()
 	defer common.Unlock()
@@ -198,7 +198,7 @@ func TestTheContractIsKeptByTheDevStack(t *testing.T) {
 		t.Skip("starts taskd dev; make test runs it")
 	}
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	o := e2eOptions(t, nil, nil)
 	o.Stack = "dev"

@@ -38,7 +38,7 @@ func TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract(t *testing.T) {
 	}
 	t.Parallel()
 	base, next := baseAndSuccessor(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	s := upgradedStack(t, ctx, base)
 	to := func(version, part string, at time.Duration) scenario.Disturbance {
