@@ -136,8 +136,9 @@ func lineOf(i *migrate.Item) ([]byte, error) {
 	if err := json.Compact(&line, text); err != nil {
 		return nil, err
 	}
-	if i.Runs == 0 || i.Last == 0 || t.GetInterval() == nil {
+	anchor := i.Anchor()
+	if anchor == 0 {
 		return line.Bytes(), nil
 	}
-	return fmt.Appendf(line.Bytes()[:line.Len()-1], `,"anchorTime":"%s"}`, i.Last), nil
+	return fmt.Appendf(line.Bytes()[:line.Len()-1], `,"anchorTime":"%s"}`, anchor), nil
 }

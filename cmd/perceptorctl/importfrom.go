@@ -62,9 +62,5 @@ func (o *importOptions) openSchedules(ctx context.Context, defaults *perceptorv1
 
 // stateOf says how far a schedule has come.
 func stateOf(i *migrate.Item) transfer.State {
-	s := transfer.State{Scheduled: i.Next, Runs: i.Runs, Paused: i.Paused}
-	if i.Runs > 0 && i.Task.GetInterval() != nil {
-		s.Anchor = i.Last
-	}
-	return s
+	return transfer.State{Scheduled: i.Next, Anchor: i.Anchor(), Runs: i.Runs, Paused: i.Paused}
 }

@@ -30,6 +30,15 @@ type Item struct {
 	Notes []string
 }
 
+// Anchor returns the origin of the grid on which an interval goes on, which is the last run. 0: the task has no
+// interval, or has not run.
+func (i *Item) Anchor() task.Instant {
+	if i.Runs == 0 || i.Task.GetInterval() == nil {
+		return 0
+	}
+	return i.Last
+}
+
 func (i *Item) note(format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); !slices.Contains(i.Notes, text) {
 		i.Notes = append(i.Notes, text)
