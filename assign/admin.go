@@ -266,7 +266,7 @@ func (a *Admin) with(ctx context.Context, f func(outside) error) (err error) {
 }
 
 func (a *Admin) once(ctx context.Context, cfg Config, f func(outside) error) error {
-	s, err := newSession(cfg, func() {})
+	s, err := newSession(cfg, nil)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package assign
 import (
 	"context"
 	"errors"
+	"net"
 	"path"
 	"slices"
 	"testing"
@@ -62,13 +63,16 @@ func newTableCluster(t *testing.T, server *testenv.PostgresServer, items []Item,
 func newCluster(t *testing.T, addr string, items []Item, change func(*Config)) *cluster {
 	t.Helper()
 	c := &cluster{t: t, addr: addr, root: testenv.Root(t), items: items, observer: newObserver(t), change: change}
-	admin, events, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogger(quietLog{testLog(t, "admin")}), zk.WithLogInfo(false))
+	// The library alone would wait a minute for a server that accepts a connection and dies.
+	near := newConnections((&net.Dialer{}).DialContext, func() bool { return false }, 10*time.Second)
+	admin, events, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithDialer(near.dial), zk.WithLogger(quietLog{testLog(t, "admin")}), zk.WithLogInfo(false))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.admin = admin
 	t.Cleanup(func() {
 		admin.Close()
+		near.closeAll()
 		for range events { // until the client has ended
 		}
 	})

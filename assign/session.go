@@ -33,7 +33,7 @@ type session struct {
 	conn        *zk.Conn
 	connections *connections
 	ended       chan struct{} // the library's goroutines have ended
-	signal      func()        // wakes the loop; never blocks
+	signal      func()        // wakes the loop; never blocks; nil: nothing is watched
 	slots       chan struct{}
 	limit       time.Duration // of one request
 
@@ -50,7 +50,8 @@ type watch struct {
 	children bool
 }
 
-// newSession starts to connect and returns at once.
+// newSession starts to connect and returns at once. Without a signal nothing is watched: who asks once
+// needs no watches, which the library would set again while the first answers arrive.
 func newSession(cfg Config, signal func()) (*session, error) {
 	s := &session{
 		cfg: cfg, ended: make(chan struct{}), signal: signal,
@@ -87,7 +88,9 @@ func (s *session) event(e zk.Event) {
 		delete(s.armed, watch{e.Path, false})
 	}
 	s.mu.Unlock()
-	s.signal()
+	if s.signal != nil {
+		s.signal()
+	}
 }
 
 // arm reports whether to set the watch. The library would keep a watch that is
@@ -95,7 +98,7 @@ func (s *session) event(e zk.Event) {
 func (s *session) arm(w watch) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.armed[w] {
+	if s.signal == nil || s.armed[w] {
 		return false
 	}
 	s.armed[w] = true
