@@ -112,6 +112,8 @@ var imports = []rule{
 	{"internal/timingspec", nil},
 	{"internal/mutation", nil},
 	{"internal/guard", nil},
+	{"internal/pages", nil},
+	{"internal/pages/checksite", []string{"internal/pages"}},
 
 	// The top joins the parts.
 	{"internal/virtualclock", []string{"store", "store/clock", "task"}},
@@ -171,7 +173,7 @@ var modules = []struct {
 
 // standardOnly lists the packages that import nothing but the standard library
 // and what their rule allows.
-var standardOnly = []string{"task", "dispatch/fair", "internal/mutation", "internal/guard"}
+var standardOnly = []string{"task", "dispatch/fair", "internal/mutation", "internal/guard", "internal/pages"}
 
 func TestImportsGoOneWay(t *testing.T) {
 	for _, f := range goFiles(t) {
