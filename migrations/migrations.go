@@ -103,7 +103,7 @@ func Latest() int64 {
 
 // FirstRelease is the version of the first release. Earlier versions are parts of its
 // schema, on which no program works.
-const FirstRelease = 9
+const FirstRelease = 10
 
 // Works reports whether this program works on a schema of version v: its own version, the
 // one before, whose migration has not run yet, and the one after, whose programs are being

@@ -273,7 +273,24 @@ func (p *prober) disconnect() {
 // A tracer passes the calls of one pool to the watch of its server. When the server stalls it
 // ends the calls that acquire a connection, and statements outside of transactions. A
 // transaction goes on: its caller may need its outcome.
-type tracer struct{ *watch }
+type tracer struct {
+	c *Cluster
+	d int
+}
+
+// watchKey is under which a connection has the watch of its server.
+const watchKey = "watch"
+
+// watchOf returns the watch of a connection, or one that is given while the connection is
+// being made.
+func watchOf(conn *pgx.Conn, otherwise *watch) *watch {
+	if w, ok := conn.PgConn().CustomData()[watchKey].(*watch); ok {
+		return w
+	}
+	return otherwise
+}
+
+func (t tracer) of(conn *pgx.Conn) *watch { return watchOf(conn, t.c.watch(t.d)) }
 
 var (
 	_ pgx.QueryTracer       = tracer{}
@@ -286,6 +303,7 @@ var (
 type untilStalled struct {
 	context.Context
 	cancel context.CancelCauseFunc
+	watch  *watch
 }
 
 // Err implements [context.Context].
@@ -299,75 +317,76 @@ func (u *untilStalled) Err() error {
 
 // bound returns the context of a call. If key is nil, the context itself is the key of the
 // hook that ends it.
-func (t tracer) bound(ctx context.Context, key any) *untilStalled {
-	u := &untilStalled{}
+func bound(ctx context.Context, w *watch, key any) *untilStalled {
+	u := &untilStalled{watch: w}
 	u.Context, u.cancel = context.WithCancelCause(ctx)
 	if key == nil {
 		key = u
-		t.begin(u)
+		w.begin(u)
 	}
-	t.whenStalled(key, func() { u.cancel(ErrStalled) })
+	w.whenStalled(key, func() { u.cancel(ErrStalled) })
 	return u
 }
 
 func (t tracer) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
-	return t.bound(ctx, nil)
+	return bound(ctx, t.c.watch(t.d), nil)
 }
 
 func (t tracer) TraceAcquireEnd(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireEndData) {
 	if u, ok := ctx.(*untilStalled); ok {
-		t.end(u)
+		u.watch.end(u)
 		u.cancel(nil)
 	}
 }
 
 func (t tracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	t.begin(conn)
+	w := t.of(conn)
+	w.begin(conn)
 	if conn.PgConn().TxStatus() != idle {
 		return ctx
 	}
-	return t.bound(ctx, conn)
+	return bound(ctx, w, conn)
 }
 
 // idle is the status of a connection outside of transactions.
 const idle = 'I'
 
 func (t tracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, _ pgx.TraceQueryEndData) {
-	t.end(conn)
+	t.of(conn).end(conn)
 	if u, ok := ctx.(*untilStalled); ok {
 		u.cancel(nil)
 	}
 }
 
 func (t tracer) TraceBatchStart(ctx context.Context, conn *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
-	t.begin(conn)
+	t.of(conn).begin(conn)
 	return ctx
 }
 
 func (t tracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 
 func (t tracer) TraceBatchEnd(_ context.Context, conn *pgx.Conn, _ pgx.TraceBatchEndData) {
-	t.end(conn)
+	t.of(conn).end(conn)
 }
 
 func (t tracer) TraceCopyFromStart(ctx context.Context, conn *pgx.Conn, _ pgx.TraceCopyFromStartData) context.Context {
-	t.begin(conn)
+	t.of(conn).begin(conn)
 	return ctx
 }
 
 func (t tracer) TraceCopyFromEnd(_ context.Context, conn *pgx.Conn, _ pgx.TraceCopyFromEndData) {
-	t.end(conn)
+	t.of(conn).end(conn)
 }
 
 // Stalled returns a channel that is closed while the server of database d hangs.
-func (c *Cluster) Stalled(d int) <-chan struct{} { return c.watches[c.place[d]].state() }
+func (c *Cluster) Stalled(d int) <-chan struct{} { return c.watch(d).state() }
 
 // UntilStalled returns a context that also ends when the server of database d stalls. It is
 // for calls whose callers can do without an answer: a statement that is under way when it
 // ends may still be executed. The caller must call cancel.
 func (c *Cluster) UntilStalled(ctx context.Context, d int) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	w, key := c.watches[c.place[d]], new(byte)
+	w, key := c.watch(d), new(byte)
 	w.whenStalled(key, cancel)
 	return ctx, func() { w.end(key); cancel() }
 }
@@ -376,45 +395,65 @@ func (c *Cluster) UntilStalled(ctx context.Context, d int) (context.Context, con
 // of one of its databases. It must be called before the first query, and f must not block.
 func (c *Cluster) OnStall(f func(address string, stalled bool)) { c.onStall = f }
 
-// watchServer starts the watch of the server of database d unless there is one. config is
-// that of the database.
-func (c *Cluster) watchServer(d int, config *pgx.ConnConfig, application string) *watch {
-	server := c.place[d]
-	if c.watches[server] == nil {
-		p := &prober{config: config.Copy()}
-		p.config.RuntimeParams["application_name"] = application
-		c.probers[server] = p
-		c.watches[server] = newWatch(p.probe, func(stalled bool) {
-			if c.onStall != nil {
-				c.onStall(c.Address(d), stalled)
-			}
-		})
-	}
-	return c.watches[server]
+// watches has the watch of each server, by its address.
+type watches struct {
+	mu      sync.Mutex
+	all     map[string]*watch
+	probers []*prober
+	closed  bool
 }
 
-// compareWatches tells each watch of the others.
-func (c *Cluster) compareWatches() {
-	for _, w := range c.watches {
-		if w == nil {
-			continue
+// watch returns the watch of the server of database d.
+func (c *Cluster) watch(d int) *watch { return c.watched[d].Load() }
+
+// watchServer finds the watch of the server to which database d has moved, or where it begins.
+// It makes one if there is none.
+func (c *Cluster) watchServer(d int) {
+	server := c.placed[d].address.Load().Server()
+	c.watches.mu.Lock()
+	defer c.watches.mu.Unlock()
+	if w := c.watches.all[server]; w != nil {
+		c.watched[d].Store(w)
+		return
+	}
+	p := &prober{config: c.placed[d].copyConfig()}
+	p.config.RuntimeParams["application_name"] = c.application
+	w, address := newWatch(p.probe, nil), c.Address(d)
+	w.changed = func(stalled bool) {
+		if c.onStall != nil {
+			c.onStall(address, stalled)
 		}
-		w.mu.Lock()
-		for _, other := range c.watches {
-			if other != nil && other != w {
-				w.others = append(w.others, other)
-			}
-		}
-		w.mu.Unlock()
+	}
+	c.watches.add(server, w, p)
+	c.watched[d].Store(w)
+}
+
+// add tells the other watches of a new one, and it of them. s.mu is held.
+func (s *watches) add(server string, w *watch, p *prober) {
+	for _, other := range s.all {
+		other.mu.Lock()
+		other.others = append(other.others, w)
+		other.mu.Unlock()
+		w.others = append(w.others, other)
+	}
+	if s.all == nil {
+		s.all = map[string]*watch{}
+	}
+	s.all[server], s.probers = w, append(s.probers, p)
+	if s.closed {
+		w.once.Do(func() { close(w.over) })
 	}
 }
 
-// closeWatches ends all probes.
-func (c *Cluster) closeWatches() {
-	for i, w := range c.watches {
-		if w != nil {
-			w.once.Do(func() { close(w.over) })
-			c.probers[i].close()
-		}
+// close ends all probes.
+func (s *watches) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, w := range s.all {
+		w.once.Do(func() { close(w.over) })
+	}
+	for _, p := range s.probers {
+		p.close()
 	}
 }

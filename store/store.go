@@ -33,13 +33,16 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/perceptor/perceptor/migrations"
 	"github.com/perceptor/perceptor/store/identity"
+	"github.com/perceptor/perceptor/store/place"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -87,12 +90,15 @@ const (
 type Cluster struct {
 	pools   [task.Databases]*pgxpool.Pool
 	guards  [task.Databases]*identity.Guard
-	configs [task.Databases]*pgx.ConnConfig
+	placed  [task.Databases]*placed
 	timeout time.Duration
-	// place is the server of each database. watches and probers are by server.
+	// follower hears of databases that move.
+	follower    *follower
+	application string
+	// place is the server in the configuration of each database.
 	place   [task.Databases]int
-	watches [task.Databases]*watch
-	probers [task.Databases]*prober
+	watches watches
+	watched [task.Databases]atomic.Pointer[watch]
 	onStall func(address string, stalled bool)
 
 	mu         sync.Mutex
@@ -106,34 +112,61 @@ func SchemaName(d int) string { return fmt.Sprintf("perceptor_%02d", d) }
 // the servers; [Cluster.Check] does.
 func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 	setDefaults(&cfg)
-	place, err := placement(cfg.Servers)
+	servers, err := placement(cfg.Servers)
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{timeout: cfg.StatementTimeout, place: place}
-	for d, server := range place {
-		pc, err := pgxpool.ParseConfig(cfg.Servers[server].DSN)
-		if err != nil {
+	c := &Cluster{timeout: cfg.StatementTimeout, place: servers, application: cfg.Application}
+	c.follower = newFollower(c)
+	bases := map[string]string{}
+	for d := range servers {
+		if err := c.openDatabase(ctx, d, cfg, bases); err != nil {
 			c.Close()
-			return nil, fmt.Errorf("postgres.servers[%d].dsn is not a connection string: %w", server, scrub(err))
-		}
-		c.configs[d] = pc.ConnConfig.Copy()
-		configure(pc, cfg, d)
-		if pc.ConnConfig.TLSConfig != nil {
-			pc.BeforeConnect = (&renewal{dsn: cfg.Servers[server].DSN}).renew
-		}
-		c.guard(pc, d, cfg.ReadOnly)
-		w := c.watchServer(d, c.configs[d], cfg.Application)
-		if len(cfg.Servers) > 1 { // with one server there is nobody to protect from it: calls wait
-			pc.ConnConfig.Tracer, pc.BeforeClose = tracer{w}, func(conn *pgx.Conn) { w.end(conn) }
-		}
-		if c.pools[d], err = pgxpool.NewWithConfig(ctx, pc); err != nil {
-			c.Close()
-			return nil, fmt.Errorf("open database %d: %w", d, err)
+			return nil, err
 		}
 	}
-	c.compareWatches()
 	return c, nil
+}
+
+// openDatabase makes the pool of database d. bases collects the connection strings by server.
+func (c *Cluster) openDatabase(ctx context.Context, d int, cfg Config, bases map[string]string) error {
+	dsn := cfg.Servers[c.place[d]].DSN
+	pc, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return fmt.Errorf("postgres.servers[%d].dsn is not a connection string: %w", c.place[d], scrub(err))
+	}
+	p := newPlaced(d, dsn, pc.ConnConfig.Copy(), bases, cfg.ReadOnly)
+	bases[p.address.Load().Server()] = dsn
+	p.moved = func() {
+		c.pools[d].Reset()
+		c.watchServer(d)
+	}
+	c.placed[d] = p
+	configure(pc, cfg, d)
+	pc.BeforeConnect = func(ctx context.Context, conn *pgx.ConnConfig) error {
+		if !cfg.ReadOnly {
+			c.follower.start()
+		}
+		return p.connect(ctx, conn)
+	}
+	pc.PrepareConn = p.admit
+	failed := pc.ConnConfig.OnPgError
+	pc.ConnConfig.OnPgError = func(conn *pgconn.PgConn, e *pgconn.PgError) bool {
+		if place.Gone(e) {
+			c.follower.trail(d)
+		}
+		return failed(conn, e)
+	}
+	c.guard(pc, d, cfg.ReadOnly)
+	c.watchServer(d)
+	if len(cfg.Servers) > 1 { // with one server there is nobody to protect from it: calls wait
+		pc.ConnConfig.Tracer = tracer{c, d}
+		pc.BeforeClose = func(conn *pgx.Conn) { watchOf(conn, c.watch(d)).end(conn) }
+	}
+	if c.pools[d], err = pgxpool.NewWithConfig(ctx, pc); err != nil {
+		return fmt.Errorf("open database %d: %w", d, err)
+	}
+	return nil
 }
 
 func setDefaults(cfg *Config) {
@@ -257,8 +290,10 @@ func (c *Cluster) guard(pc *pgxpool.Config, d int, readOnly bool) {
 	c.guards[d] = g
 	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		registerArrays(conn.TypeMap())
-		if readOnly {
-			return nil
+		conn.PgConn().CustomData()[watchKey] = c.watch(d)
+		here, err := c.placed[d].recognize(ctx, conn)
+		if err != nil || !here || readOnly {
+			return err // a connection that leads elsewhere is not used, see placed.admit
 		}
 		return g.Check(ctx, conn)
 	}
@@ -298,7 +333,8 @@ func (c *Cluster) StatementTimeout() time.Duration { return c.timeout }
 
 // Close closes all pools. It waits for connections in use.
 func (c *Cluster) Close() {
-	c.closeWatches()
+	c.follower.stop()
+	c.watches.close()
 	for _, p := range c.pools {
 		if p != nil {
 			p.Close()
@@ -306,13 +342,44 @@ func (c *Cluster) Close() {
 	}
 }
 
-// Server returns the number of the PostgreSQL server that has database d.
+// Server returns the number of the PostgreSQL server that has database d in the
+// configuration. The database may have moved since.
 func (c *Cluster) Server(d int) int { return c.place[d] }
+
+// Place returns where database d is, as far as this process knows, and the number of that
+// place, or 0 if no connection was made yet.
+func (c *Cluster) Place(d int) (number int64, address place.Address) { return c.placed[d].current() }
+
+// ConfigAt returns the configuration of connections to database d at an address, with the
+// user and the TLS settings of this process. An empty address is where the database is.
+func (c *Cluster) ConfigAt(d int, at place.Address) (*pgx.ConnConfig, error) {
+	if at == "" {
+		return c.placed[d].copyConfig(), nil
+	}
+	dsn, err := c.placed[d].dsn(at)
+	if err != nil {
+		return nil, err
+	}
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, scrub(err)
+	}
+	return config, nil
+}
+
+// Locate connects to database d, and follows it if it has moved.
+func (c *Cluster) Locate(ctx context.Context, d int) error {
+	conn, err := c.pools[d].Acquire(ctx)
+	if err == nil {
+		conn.Release()
+	}
+	return err
+}
 
 // Address returns host, port, database and schema of database d for messages,
 // without credentials.
 func (c *Cluster) Address(d int) string {
-	cc := c.configs[d]
+	cc := c.placed[d].copyConfig()
 	return fmt.Sprintf("%s:%d/%s, schema %s", cc.Host, cc.Port, cc.Database, SchemaName(d))
 }
 
@@ -356,7 +423,10 @@ func (s Schemas) String() string {
 // this program works. Then it returns the versions.
 func (c *Cluster) Check(ctx context.Context) (versions Schemas, err error) {
 	err = c.Each(ctx, func(ctx context.Context, d int) (err error) {
-		versions[d], err = migrations.Version(ctx, c.configs[d], SchemaName(d))
+		if err := c.Locate(ctx, d); err != nil {
+			return err
+		}
+		versions[d], err = migrations.Version(ctx, c.placed[d].copyConfig(), SchemaName(d))
 		if err != nil || migrations.Works(versions[d]) {
 			return err
 		}
@@ -374,7 +444,10 @@ func (c *Cluster) Check(ctx context.Context) (versions Schemas, err error) {
 // that it applied.
 func (c *Cluster) Migrate(ctx context.Context, done func(d int, applied int)) error {
 	for d := range c.pools {
-		steps, err := migrations.Up(ctx, c.configs[d], SchemaName(d))
+		if err := c.migratable(ctx, d); err != nil {
+			return fmt.Errorf("database %d at %s: %w", d, c.Address(d), err)
+		}
+		steps, err := migrations.Up(ctx, c.placed[d].copyConfig(), SchemaName(d))
 		if err != nil {
 			return fmt.Errorf("database %d at %s: %w", d, c.Address(d), err)
 		}
@@ -383,4 +456,21 @@ func (c *Cluster) Migrate(ctx context.Context, done func(d int, applied int)) er
 		}
 	}
 	return nil
+}
+
+// ErrMoving is the error of a change of the schema of a database that is being moved.
+var ErrMoving = errors.New("it is being moved to another server: wait for the end, or abort the move with perceptorctl database move --abort")
+
+// migratable follows database d to its place, and returns an error if its schema must stay.
+func (c *Cluster) migratable(ctx context.Context, d int) error {
+	conn, err := c.pools[d].Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	copied, err := place.Read(ctx, conn)
+	if err == nil && copied.Target != "" {
+		return ErrMoving
+	}
+	return err
 }

@@ -20,15 +20,17 @@ SELECT e.at, e.seq, e.attempt, e.event, e.scheduled_at, e.detail, e.timeline
 
 -- name: EventDay(days_ahead int4)
 -- Makes the first missing partition of today and the next @days_ahead days. Returns whether there
--- was one.
-SELECT EXISTS (
+-- was one. While the database is being moved its tables stay what they are; events of days
+-- without a partition go to the default partition.
+SELECT CASE WHEN EXISTS (SELECT FROM database_place WHERE target <> '') THEN false ELSE EXISTS (
   SELECT FROM generate_series((now_ms() / {{ms.DAY}})::int4, (now_ms() / {{ms.DAY}})::int4 + @days_ahead) g
-   WHERE run_event_make_day(g));
+   WHERE run_event_make_day(g)) END;
 
 -- name: EventDrop(keep_days int4)
 -- Drops the partition of the oldest day that ended @keep_days days ago or earlier. Returns
--- whether there was one.
-SELECT run_event_drop_before((now_ms() / {{ms.DAY}})::int4 - @keep_days);
+-- whether there was one. It drops none while the database is being moved.
+SELECT CASE WHEN EXISTS (SELECT FROM database_place WHERE target <> '') THEN false
+            ELSE run_event_drop_before((now_ms() / {{ms.DAY}})::int4 - @keep_days) END;
 
 -- name: EventPurge(keep_days int4, max_rows int8)
 -- EventDrop for rows of days without a partition.

@@ -1,0 +1,220 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/store/place"
+)
+
+// placed is where one logical database is, as far as this process knows. Its pool connects
+// there; when the place changes the pool replaces its connections.
+type placed struct {
+	d         int
+	readOnly  bool
+	bootstrap string // connection string in the configuration
+	bases     map[string]string
+	// moved is called when the place has changed.
+	moved func()
+
+	// address is that of config. Connections that lead elsewhere are not used.
+	address atomic.Pointer[place.Address]
+	// gate is nil unless a move is about to switch the database: then nothing begins here
+	// until the channel is closed.
+	gate atomic.Pointer[chan struct{}]
+
+	mu      sync.Mutex
+	number  int64 // of the place; 0: not known
+	config  *pgx.ConnConfig
+	renewal *renewal
+}
+
+// newPlaced returns the place of database d in the configuration. bases has connection strings
+// by server (host:port).
+func newPlaced(d int, dsn string, config *pgx.ConnConfig, bases map[string]string, readOnly bool) *placed {
+	p := &placed{d: d, bootstrap: dsn, bases: bases, readOnly: readOnly, config: config, renewal: &renewal{dsn: dsn}}
+	address, err := place.AddressIn(config)
+	if err != nil { // such a database cannot be moved; nobody reads its address
+		address = place.Address(config.Database)
+	}
+	p.address.Store(&address)
+	return p
+}
+
+// current returns the number and the address of the place.
+func (p *placed) current() (number int64, address place.Address) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.number, *p.address.Load()
+}
+
+// copyConfig returns the configuration of a connection to the place.
+func (p *placed) copyConfig() *pgx.ConnConfig {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.config.Copy()
+}
+
+// connect is the pool's BeforeConnect: it makes a connection lead to the place.
+func (p *placed) connect(ctx context.Context, c *pgx.ConnConfig) error {
+	p.mu.Lock()
+	r, to := p.renewal, p.config
+	c.Host, c.Port, c.Database, c.User, c.Password = to.Host, to.Port, to.Database, to.User, to.Password
+	c.TLSConfig, c.Fallbacks, c.ValidateConnect = to.TLSConfig, to.Fallbacks, to.ValidateConnect
+	p.mu.Unlock()
+	if c.TLSConfig == nil {
+		return nil
+	}
+	return r.renew(ctx, c)
+}
+
+// learn records a place if its number is greater than the known one. An empty address is that
+// of the configuration.
+func (p *placed) learn(number int64, address place.Address) error {
+	p.mu.Lock()
+	if number <= p.number {
+		p.mu.Unlock()
+		return nil
+	}
+	dsn, err := p.dsn(address)
+	var config *pgx.ConnConfig
+	if err == nil {
+		config, err = pgx.ParseConfig(dsn)
+	}
+	if err != nil {
+		p.mu.Unlock()
+		return fmt.Errorf("database %d is at %s: %w", p.d, address, scrub(err))
+	}
+	p.number = number
+	now, before := address, *p.address.Load()
+	if now == "" {
+		now, err = place.AddressIn(config)
+	}
+	if changed := err == nil && now != before; changed {
+		p.config, p.renewal = config, &renewal{dsn: dsn}
+		p.address.Store(&now)
+		p.mu.Unlock()
+		p.moved()
+	} else {
+		p.mu.Unlock()
+	}
+	p.open()
+	return err
+}
+
+// dsn returns the connection string for an address: that of the configuration for the same
+// server, or else that of this database with the server of the address.
+func (p *placed) dsn(address place.Address) (string, error) {
+	base, known := p.bases[address.Server()]
+	switch {
+	case address == "":
+		return p.bootstrap, nil
+	case !known:
+		base = p.bootstrap
+	}
+	return address.DSN(base)
+}
+
+// maxPause bounds how long calls wait, whatever a database says.
+const maxPause = 3 * time.Second
+
+// close makes new calls wait until the place has changed or open is called, but not longer
+// than the time given: a move that dies stops nobody.
+func (p *placed) close(longest time.Duration) {
+	gate := make(chan struct{})
+	if p.gate.CompareAndSwap(nil, &gate) {
+		time.AfterFunc(min(longest, maxPause), func() {
+			if p.gate.CompareAndSwap(&gate, nil) {
+				close(gate)
+			}
+		})
+	}
+}
+
+// open ends close.
+func (p *placed) open() {
+	if gate := p.gate.Swap(nil); gate != nil {
+		close(*gate)
+	}
+}
+
+// placeKey is under which a connection has the address that it leads to.
+const placeKey = "place"
+
+// admit is the pool's PrepareConn. It waits while the database is about to be switched, and
+// passes connections that lead to the place.
+func (p *placed) admit(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	if gate := p.gate.Load(); gate != nil {
+		select {
+		case <-*gate:
+		case <-ctx.Done():
+			return true, ctx.Err()
+		}
+	}
+	at, _ := conn.PgConn().CustomData()[placeKey].(place.Address)
+	return at == *p.address.Load(), nil
+}
+
+// follow learns from a copy that is not open.
+func (p *placed) follow(c place.Copy) error {
+	switch c.State {
+	case place.Moved:
+		return p.learn(c.Number, c.Address)
+	case place.Incoming:
+		return p.learn(c.Number-1, c.Address)
+	}
+	return nil
+}
+
+// recognize reads what the copy of a new connection says of itself, and follows it to the
+// place. It returns whether the connection leads there.
+func (p *placed) recognize(ctx context.Context, conn *pgx.Conn) (here bool, err error) {
+	at, err := place.AddressIn(conn.Config())
+	if err != nil {
+		at = *p.address.Load()
+	}
+	conn.PgConn().CustomData()[placeKey] = at
+	c, err := place.Read(ctx, conn)
+	if err != nil {
+		return false, fmt.Errorf("read the place of database %d: %w", p.d, err)
+	}
+	return p.judge(ctx, conn, c, at)
+}
+
+// judge decides about a copy at an address.
+func (p *placed) judge(ctx context.Context, conn *pgx.Conn, c place.Copy, at place.Address) (here bool, err error) {
+	known, address := p.current()
+	elsewhere := func(number int64, to place.Address) (bool, error) {
+		if err := p.learn(number, to); err != nil {
+			return false, err
+		}
+		if _, address := p.current(); address == at {
+			return false, fmt.Errorf("database %d: the copy at %s, number %d, is %s, and number %d is said to be there", p.d, at, c.Number, c.State, known)
+		}
+		conn.PgConn().CustomData()[placeKey] = place.Address("")
+		return false, nil
+	}
+	switch {
+	case c.State == "": // a new schema
+		return true, nil
+	case c.State == place.Moved:
+		return elsewhere(c.Number, c.Address)
+	case c.State == place.Incoming && c.Number != known:
+		return elsewhere(c.Number-1, c.Address)
+	case c.State == place.Open && c.Number < known:
+		if address != at {
+			return elsewhere(known, address)
+		}
+		return false, fmt.Errorf("database %d: the copy at %s has number %d, and number %d is known: it is from before a move", p.d, at, c.Number, known)
+	case c.State == place.Incoming && !p.readOnly: // the old place has said that this is the new one
+		if err := place.OpenCopy(ctx, conn, c.Number); err != nil {
+			return false, fmt.Errorf("open the copy of database %d: %w", p.d, err)
+		}
+	}
+	return true, p.learn(c.Number, at)
+}
