@@ -31,7 +31,8 @@ const baseCommit = "d588877c56ec26ee70aa5559353b44672418cc8e"
 
 // TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract exchanges every process of the base by
 // its synthetic successor, back, and forth again, one after the other, while tasks fire.
-// The successor is this tree with one more migration and a newer version of packs.
+// The successor is this tree with one more migration and a newer version of packs. The listeners have
+// the SDK of the base, the callers that of this tree, so each SDK works with both releases.
 func TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds two versions of the programs and starts every real part; make test runs it")
@@ -51,6 +52,7 @@ func TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract(t *testing.T) {
 		to(next, "dispatcher-2", 13*time.Second), to(next, "dispatcher-1", 14*time.Second), to(next, "taskd-1", 14*time.Second), to(next, "taskd-2", 15*time.Second),
 	})
 	o.For, o.Rate, o.Delay = 20*time.Second, 100, workload.Delay{Min: time.Second, Max: 7 * time.Second}
+	o.ListenerCommand = []string{filepath.Join(base, "loadtest"), harness.ListenerName}
 	var beside sync.WaitGroup
 	w := watchPacks(t, ctx, s.Postgres(), &beside)
 	beside.Go(func() {
@@ -83,7 +85,7 @@ func baseAndSuccessor(t *testing.T) (base, next string) {
 	for _, tree := range []string{before, now} { // tests cannot wait for minutes
 		change(t, tree, "internal/config/validate.go", "d >= time.Minute, ", "d >= time.Second, ")
 	}
-	return programs(t, before), programs(t, now)
+	return programs(t, before, "./loadtest"), programs(t, now)
 }
 
 // requireBase skips or fails the test if the base is not known. Nothing can replace an older
@@ -192,10 +194,11 @@ func change(t *testing.T, tree, file, before, after string) {
 	}
 }
 
-// programs builds the programs of a tree and returns their folder.
-func programs(t *testing.T, tree string) string {
+// programs builds the programs of a tree, and others, and returns their folder.
+func programs(t *testing.T, tree string, others ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-trimpath", "-o", "bin/", "./cmd/taskd", "./cmd/dispatcher", "./cmd/perceptorctl")
+	args := append([]string{"build", "-buildvcs=false", "-trimpath", "-o", "bin/", "./cmd/taskd", "./cmd/dispatcher", "./cmd/perceptorctl"}, others...)
+	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = tree
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the programs: %v\n%s", err, out)

@@ -116,9 +116,18 @@ func TestAStandbyIsRefused(t *testing.T) {
 	if err := c.Migrate(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	standby := storetest.OpenDSN(t, testenv.NewStandby(t, primary, "standby").DSN())
+	second := testenv.NewStandby(t, primary, "standby")
+	standby := storetest.OpenDSN(t, second.DSN())
 	if err := standby.Pool(3).Ping(t.Context()); !errors.Is(err, identity.ErrStandby) {
 		t.Errorf("got %v, want %v", err, identity.ErrStandby)
+	}
+	u, err := url.Parse(primary.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = second.Addr() + "," + u.Host
+	if err := storetest.OpenDSN(t, u.String()).Pool(3).Ping(t.Context()); err != nil {
+		t.Errorf("the standby and then its primary: %v", err)
 	}
 }
 

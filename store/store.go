@@ -135,6 +135,7 @@ func (c *Cluster) openDatabase(ctx context.Context, d int, cfg Config, bases map
 	if err != nil {
 		return fmt.Errorf("postgres.servers[%d].dsn is not a connection string: %w", c.place[d], scrub(err))
 	}
+	preferPrimary(pc.ConnConfig, cfg.ReadOnly)
 	p := newPlaced(d, dsn, pc.ConnConfig.Copy(), bases, cfg.ReadOnly)
 	bases[p.address.Load().Server()] = dsn
 	p.moved = func() {
@@ -235,6 +236,15 @@ func scrub(err error) error {
 		return path
 	}
 	return errors.New("it has neither the form keyword=value nor that of a URL, or a value in it is not valid")
+}
+
+// preferPrimary makes connections by a connection string with several hosts look for the one that can be
+// written, as target_session_attrs=read-write does, unless they are to read only.
+func preferPrimary(c *pgx.ConnConfig, readOnly bool) {
+	several := slices.ContainsFunc(c.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != c.Host || f.Port != c.Port })
+	if several && !readOnly && c.ValidateConnect == nil {
+		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
 }
 
 // pingAfter is the idle time after which a connection is pinged before it is

@@ -26,10 +26,14 @@ const (
 	Restart Action = "restart" // graceful stop, then start
 	Crash   Action = "crash"   // SIGKILL, then start
 	Replace Action = "replace" // graceful stop, then start of another version
+	// FailOver kills the primary and promotes its synchronous standby.
+	FailOver Action = "failover"
+	// Evict ends a program as Kubernetes ends a pod, and starts it again.
+	Evict Action = "evict"
 )
 
 // Actions lists all actions.
-var Actions = []Action{Kill, Stop, Pause, Restart, Crash, Replace}
+var Actions = []Action{Kill, Stop, Pause, Restart, Crash, Replace, FailOver, Evict}
 
 const (
 	// actionLimit bounds a stop or a restart. takeoverLimit bounds the wait for new owners
@@ -45,14 +49,15 @@ type Disturbance struct {
 	Part string
 	// After is the time from the begin of the measured window to the action.
 	After time.Duration
-	// For is the length of a pause.
+	// For is the length of a pause, the time before an evicted program gets its signal, or the time
+	// without a primary.
 	For time.Duration
 	// With is the folder of the programs of a replacement. A replacement of a part begins
 	// after the one before it in the list has ended.
 	With string
 }
 
-// ParseDisturbance parses "PART@AFTER", "PART@AFTER:FOR" for a pause, or
+// ParseDisturbance parses "PART@AFTER", "PART@AFTER:FOR" for actions with a length, or
 // "PART@AFTER:FOLDER" for a replacement.
 func ParseDisturbance(action Action, text string) (Disturbance, error) {
 	d := Disturbance{Action: action}
@@ -64,7 +69,7 @@ func ParseDisturbance(action Action, text string) (Disturbance, error) {
 	}
 	want := "PART@AFTER, such as dispatcher@10s"
 	switch action {
-	case Pause:
+	case Pause, Evict, FailOver:
 		want = "PART@AFTER:FOR, such as dispatcher@10s:6s"
 		length, wrong := time.ParseDuration(more)
 		d.For, ok = length, ok && wrong == nil && length > 0
@@ -84,7 +89,7 @@ func ParseDisturbance(action Action, text string) (Disturbance, error) {
 func (d Disturbance) String() string {
 	s := fmt.Sprintf("%s %s@%v", d.Action, d.Part, d.After)
 	switch d.Action {
-	case Pause:
+	case Pause, Evict, FailOver:
 		s += ":" + d.For.String()
 	case Replace:
 		s += ":" + d.With
@@ -215,6 +220,10 @@ func (d Disturbance) act(ctx context.Context, p stack.Part) error {
 		return p.Restart(ctx)
 	case Replace:
 		return p.Replace(ctx, d.With)
+	case FailOver:
+		return p.FailOver(ctx, d.For)
+	case Evict:
+		return p.Evict(ctx, d.For)
 	case Pause:
 		if err := p.Pause(); err != nil {
 			return err

@@ -214,6 +214,69 @@ func (p Part) Replace(ctx context.Context, folder string) error {
 	return own.start(ctx)
 }
 
+// podGrace is how long an evicted program may take after its signal: terminationGracePeriodSeconds of the
+// chart less the time before the signal.
+const podGrace = 60 * time.Second
+
+// ErrNotStopped says that an evicted program had to be killed.
+var ErrNotStopped = errors.New("the program did not stop within its grace and was killed")
+
+// Evict does to a program what Kubernetes does to a pod that it ends: it takes it out of the Services, waits (the
+// hook preStop), sends SIGTERM, and kills it when its grace is over. Until the signal the program must be
+// ready, and afterwards it must not be. Then a new one starts.
+func (p Part) Evict(ctx context.Context, preStop time.Duration) error {
+	own, ok := p.Server.(*program)
+	if !ok {
+		return fmt.Errorf("%s is neither taskd nor dispatcher, so it cannot be evicted", p.Name)
+	}
+	for _, wait := range []time.Duration{preStop, 0} {
+		if err := own.Answers(ctx); err != nil {
+			return fmt.Errorf("%s is not ready before its signal: %w", p.Name, err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+	process, err := own.end()
+	if err != nil {
+		return err
+	}
+	if err := process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	if err := own.awaitEnd(ctx, process); err != nil {
+		return err
+	}
+	return own.start(ctx)
+}
+
+// awaitEnd waits for the end of a program that was told to stop, which must soon not be ready.
+func (p *program) awaitEnd(ctx context.Context, process *subprocess.Process) error {
+	over := time.After(podGrace)
+	for ready := true; ready; ready = p.Answers(ctx) == nil {
+		select {
+		case <-process.Done():
+			if strings.HasPrefix(p.name, "taskd") { // which serves on for a while
+				return fmt.Errorf("%s ended while it said that it is ready", p.name)
+			}
+			return nil
+		case <-over:
+			return errors.Join(process.Kill(), fmt.Errorf("%w: %s is ready still: %s", ErrNotStopped, p.name, p.said()))
+		case <-time.After(readyEvery):
+		}
+	}
+	select {
+	case <-process.Done():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-over:
+		return errors.Join(process.Kill(), fmt.Errorf("%w: %s: %s", ErrNotStopped, p.name, p.said()))
+	}
+}
+
 // Folder returns the folder of a program of the stack, or "" for a server.
 func (p Part) Folder() string {
 	own, ok := p.Server.(*program)

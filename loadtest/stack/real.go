@@ -32,6 +32,8 @@ type RealOptions struct {
 	// databases are distributed evenly over them. The parts are named postgres, postgres-2,
 	// and so on.
 	PostgresServers int
+	// Standby gives each server a synchronous standby. The programs have both in one connection string.
+	Standby bool
 	// History is the level of the tenant's history in lower case; "": the default.
 	History string
 	// Assignment is where dispatchers agree on owners: [InZooKeeper], the default, or [InPostgres].
@@ -51,8 +53,14 @@ type RealOptions struct {
 	Programs string
 	// Migrate creates the tables of a server. nil: those of this tree.
 	Migrate func(ctx context.Context, dsn string) error
+	// Configure, if set, changes the sections of the configuration that all programs share. The servers
+	// run already.
+	Configure func(s *Stack, sections map[string]map[string]any) error
 	// Secure says that every link is closed by TLS and logins, as for several machines.
 	Secure bool
+	// Open says that its links are open even where those of tests are to be closed, because servers of
+	// others are added to it.
+	Open bool
 	// Keep says that the data directory is not removed.
 	Keep bool
 	// Progress is called with a message before each slow step.
@@ -135,7 +143,7 @@ type realStack struct {
 func (r *realStack) start(ctx context.Context, startServers func(context.Context) error) error {
 	r.Session = r.o.Session
 	// Programs that are given may be of a release without these keys.
-	if r.o.Secure || testenv.Secured() && r.o.Programs == "" && r.link == nil {
+	if r.o.Secure || testenv.Secured() && r.o.Programs == "" && r.link == nil && !r.o.Open {
 		if err := r.secure(); err != nil {
 			return err
 		}
@@ -187,13 +195,13 @@ func (r *realStack) start(ctx context.Context, startServers func(context.Context
 func (r *realStack) startServers(ctx context.Context) error {
 	var (
 		all       errgroup.Group
-		postgres  = make([]*testenv.PostgresServer, max(1, r.o.PostgresServers))
+		postgres  = make([]database, max(1, r.o.PostgresServers))
 		kafka     *testenv.KafkaServer
 		zookeeper *testenv.ZooKeeperServer
 	)
 	for i := range postgres {
 		all.Go(func() (err error) {
-			postgres[i], err = startPostgres(ctx, filepath.Join(r.dir, strconv.Itoa(i)), r.o, r.security.postgresOptions()...)
+			postgres[i], err = r.startDatabase(ctx, filepath.Join(r.dir, strconv.Itoa(i)))
 			return err
 		})
 	}
@@ -229,6 +237,29 @@ func (r *realStack) startServers(ctx context.Context) error {
 		r.brokers, r.kafkaAddr = []string{kafka.Addr()}, kafka.Addr()
 	}
 	return err
+}
+
+// database is a PostgreSQL server, perhaps with a standby.
+type database interface {
+	Server
+	DSN() string
+}
+
+// startDatabase starts a server, and its standby if it is to have one. What it returns was started, also
+// beside an error.
+func (r *realStack) startDatabase(ctx context.Context, dir string) (database, error) {
+	if !r.o.Standby {
+		server, err := startPostgres(ctx, dir, r.o, r.security.postgresOptions()...)
+		if server == nil {
+			return nil, err
+		}
+		return server, err
+	}
+	pair := &Replicas{name: "postgres", dir: dir, syncOnly: true, options: r.security.postgresOptions()}
+	if err := pair.start(ctx, r.o, false); err != nil {
+		return nil, err
+	}
+	return pair, pair.Follow(ctx)
 }
 
 // secure makes the stack close its links.
@@ -375,6 +406,33 @@ func freeAddresses(n int) ([]string, error) {
 
 // writeConfig writes the configuration that all programs share.
 func (r *realStack) writeConfig(path string) error {
+	r.sections, r.config = r.shared(), path
+	if r.o.Configure != nil {
+		if err := r.o.Configure(r.Stack, r.sections); err != nil {
+			return err
+		}
+	}
+	return r.Reconfigure(func(map[string]map[string]any) {})
+}
+
+// Reconfigure changes the configuration that all programs share, for those that start from now on.
+func (s *Stack) Reconfigure(change func(sections map[string]map[string]any)) error {
+	change(s.sections)
+	text, err := yaml.Marshal(s.sections)
+	if s.assignment != "" {
+		text = append(text, "assignment: "+s.assignment+"\n"...)
+	}
+	if err == nil {
+		err = os.WriteFile(s.config, text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	return nil
+}
+
+// shared returns the sections of the configuration.
+func (r *realStack) shared() map[string]map[string]any {
 	servers := make([]map[string]string, len(r.postgres))
 	for i, dsn := range r.postgres {
 		servers[i] = map[string]string{"dsn": dsn}
@@ -384,23 +442,13 @@ func (r *realStack) writeConfig(path string) error {
 		"kafka":    {"brokers": r.brokers},
 	}
 	if session := map[string]any{"session_timeout": r.o.Session.String()}; r.o.Assignment == InPostgres {
-		sections["leases"] = session
+		sections["leases"], r.assignment = session, InPostgres
 	} else {
 		session["servers"] = r.zookeepers
 		sections["zookeeper"] = session
 	}
 	r.security.configure(sections)
-	text, err := yaml.Marshal(sections)
-	if r.o.Assignment == InPostgres {
-		text = append(text, "assignment: postgres\n"...)
-	}
-	if err == nil {
-		err = os.WriteFile(path, text, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("write configuration: %w", err)
-	}
-	return nil
+	return sections
 }
 
 // startProgram starts taskd or dispatcher. keys are the configuration keys of this process alone.

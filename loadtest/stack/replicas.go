@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,7 +24,7 @@ import (
 // that changes the primary.
 type Replicas struct {
 	name, dir string
-	link      *testenv.Proxy
+	link      *testenv.Proxy // nil: the programs have the addresses of all servers
 	options   []testenv.PostgresOption
 	limited   bool // the disk has a limited size
 	// syncOnly says that the only standby is the synchronous one, and that there is no backup.
@@ -259,11 +260,51 @@ func (r *Replicas) Restore(ctx context.Context, point string, compare func(*test
 	return was, nil
 }
 
+// FailOver kills the primary, and promotes its synchronous standby after an outage.
+func (p Part) FailOver(ctx context.Context, outage time.Duration) error {
+	r, ok := p.Server.(*Replicas)
+	if !ok {
+		return fmt.Errorf("%s is no PostgreSQL server with a standby", p.Name)
+	}
+	standby, _ := r.Standbys()
+	if standby == nil {
+		return fmt.Errorf("%s has no standby any more", p.Name)
+	}
+	if err := r.Kill(); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(outage):
+	}
+	_, err := r.FailOver(ctx, standby, func(*testenv.PostgresServer) error { return nil })
+	return err
+}
+
+// DSN returns a connection string that leads to whichever of the server and its synchronous standby
+// is the primary.
+func (r *Replicas) DSN() string {
+	primary := r.Primary()
+	u, err := url.Parse(primary.DSN())
+	synchronous, _ := r.Standbys()
+	if err != nil || synchronous == nil {
+		return primary.DSN()
+	}
+	u.Host += "," + synchronous.Addr()
+	q := u.Query()
+	q.Set("target_session_attrs", "read-write")
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
 // fell kills all servers except one, and cuts the link.
 func (r *Replicas) fell(except *testenv.PostgresServer) (was *testenv.PostgresServer, err error) {
 	was = r.Primary()
 	synchronous, asynchronous := r.Standbys()
-	r.link.Cut()
+	if r.link != nil {
+		r.link.Cut()
+	}
 	errs := []error{was.Kill()}
 	for _, s := range []*testenv.PostgresServer{synchronous, asynchronous} {
 		if s != nil && s != except {
@@ -278,8 +319,10 @@ func (r *Replicas) serve(primary *testenv.PostgresServer) {
 	r.mu.Lock()
 	r.primary, r.sync, r.async = primary, nil, nil
 	r.mu.Unlock()
-	r.link.Redirect(primary.Addr())
-	r.link.Heal()
+	if r.link != nil {
+		r.link.Redirect(primary.Addr())
+		r.link.Heal()
+	}
 }
 
 // Timeline returns the timeline of the primary's log. Each promotion begins a new one.

@@ -67,7 +67,7 @@ func (s *security) configure(sections map[string]map[string]any) {
 	section("taskd")["tls"] = map[string]any{"cert_file": s.api.CertFile, "key_file": s.api.KeyFile}
 	section("ops")["tls"] = map[string]any{"cert_file": s.ops.CertFile, "key_file": s.ops.KeyFile}
 	section("ops")["token"] = s.opsToken
-	if section("zookeeper")["servers"] != nil {
+	if sections["zookeeper"] != nil {
 		section("zookeeper")["tls"] = map[string]any{"enabled": true, "ca_file": s.ca.File}
 		section("zookeeper")["user"], section("zookeeper")["password"] = "perceptor", s.password
 	}

@@ -1,10 +1,13 @@
 package stack
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
+	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/perceptor/perceptor/internal/tempdir"
 	"github.com/perceptor/perceptor/internal/testenv"
@@ -36,6 +39,22 @@ func (s *Stack) AddService(ctx context.Context, settings map[string]string) (*Se
 }
 
 var _ Server = (*testenv.PostgresServer)(nil)
+
+// Perceptorctl runs perceptorctl of this tree with the configuration of the programs, and returns what it
+// has printed. It builds the program first.
+func (s *Stack) Perceptorctl(ctx context.Context, environ []string, args ...string) (string, error) {
+	bin := filepath.Dir(s.config)
+	if err := build(ctx, "", bin, nil, "perceptorctl"); err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "perceptorctl"), args...)
+	cmd.Env = append(append(plainEnviron(), "PERCEPTOR_CONFIG="+s.config), environ...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("perceptorctl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return string(out), nil
+}
 
 // AddRelays starts n processes of `perceptorctl relay`, as the parts relay-1, relay-2 and so on, with more
 // flags. The outbox must exist.

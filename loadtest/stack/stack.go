@@ -73,13 +73,17 @@ type Stack struct {
 	Session time.Duration
 
 	// admin is the secret of a token of the scope ADMIN, empty if not known.
-	admin       string
-	postgresDSN string
-	kafkaAddr   string
-	zookeeper   string
-	kafka       *testenv.SecureKafka // nil if its links are open
-	owners      *Owners
-	close       []func(context.Context) error // in the order of the start
+	admin string
+	// sections are the configuration that all programs share, in the file config, with the value of
+	// assignment if it is set.
+	sections           map[string]map[string]any
+	config, assignment string
+	postgresDSN        string
+	kafkaAddr          string
+	zookeeper          string
+	kafka              *testenv.SecureKafka // nil if its links are open
+	owners             *Owners
+	close              []func(context.Context) error // in the order of the start
 }
 
 // Postgres returns the connection string of a superuser of the server with all databases.

@@ -15,7 +15,7 @@ import (
 // listener to others: a session of the SDK's consumer group and a rebalance.
 const GroupLimit = 21 * time.Second
 
-// ErrListener is the error of a stop or restart of a running listener.
+// ErrListener is the error of a stop without a restart, which would leave the crew smaller.
 var ErrListener = errors.New("a listener can only be killed, started again and suspended")
 
 // Crew is the set of listener processes of a load. Each process has a number of its own,
@@ -152,15 +152,32 @@ func (h *Hand) Kill() error {
 	return nil
 }
 
-// Restart starts a new listener after a Kill.
+// Restart starts a new listener. The one that runs finishes its handlers first.
 func (h *Hand) Restart(ctx context.Context) error {
-	if h.PID() != 0 {
-		return ErrListener
+	if err := h.retire(ctx); err != nil {
+		return err
 	}
 	if err := h.begin(); err != nil {
 		return err
 	}
 	return h.now.AwaitReady(ctx)
+}
+
+// retire stops the current listener gracefully, if there is one.
+func (h *Hand) retire(ctx context.Context) error {
+	h.crew.mu.Lock()
+	now := h.now
+	h.crew.mu.Unlock()
+	if now == nil {
+		return nil
+	}
+	if err := errors.Join(now.Died(), now.Stop(ctx)); err != nil {
+		return err
+	}
+	h.crew.mu.Lock()
+	defer h.crew.mu.Unlock()
+	h.past, h.now = append(h.past, now), nil
+	return nil
 }
 
 // Stop returns [ErrListener].
