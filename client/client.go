@@ -73,7 +73,7 @@ type KafkaConfig struct {
 	Brokers []string
 	// TLS configures the connections. Default (nil): no TLS.
 	TLS *tls.Config
-	// SASL is the mechanism to log in with, such as one of [KafkaLogin] or
+	// SASL is the mechanism to log in with, such as one of [KafkaLogin], [KafkaPasswordFile] or
 	// [KafkaTokenFile]. PLAIN and OAUTHBEARER need TLS. Default (nil): the login of
 	// the tenant that the service hands out, if it does.
 	SASL sasl.Mechanism
@@ -82,6 +82,12 @@ type KafkaConfig struct {
 // KafkaLogin returns the SASL mechanism with a name, SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN.
 func KafkaLogin(mechanism, username, password string) (sasl.Mechanism, error) {
 	return kafkalogin.New(mechanism, username, password)
+}
+
+// KafkaPasswordFile is [KafkaLogin] with the password in a file, without the line break at its end. The
+// file is read for each connection, so that the password may be changed while the program runs.
+func KafkaPasswordFile(mechanism, username, path string) (sasl.Mechanism, error) {
+	return kafkalogin.PasswordFile(mechanism, username, path)
 }
 
 // KafkaTokenFile returns the SASL mechanism OAUTHBEARER with the token in a file. The file is

@@ -11,15 +11,16 @@ import (
 
 // Ping asks all configured brokers at once, over new connections, and returns nil as soon as
 // one answers. So a broker that hangs does not hide the others.
-func (p *Publisher) Ping(ctx context.Context) error {
+func (c Config) Ping(ctx context.Context) error {
+	c = c.withDefaults()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := make(chan error, len(p.cfg.Brokers))
-	for _, broker := range p.cfg.Brokers {
-		go func() { answers <- p.cfg.ask(ctx, broker) }()
+	answers := make(chan error, len(c.Brokers))
+	for _, broker := range c.Brokers {
+		go func() { answers <- c.ask(ctx, broker) }()
 	}
 	var failed []error
-	for range p.cfg.Brokers {
+	for range c.Brokers {
 		err := <-answers
 		if err == nil {
 			return nil
@@ -28,6 +29,9 @@ func (p *Publisher) Ping(ctx context.Context) error {
 	}
 	return fmt.Errorf("ping Kafka: %w", errors.Join(failed...))
 }
+
+// Ping is [Config.Ping].
+func (p *Publisher) Ping(ctx context.Context) error { return p.cfg.Ping(ctx) }
 
 // ask sends a request to a broker. The connection is closed when ctx ends, because a broker
 // may accept it and never answer.

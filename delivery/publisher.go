@@ -77,6 +77,10 @@ func NewPublisher(cfg Config, tenants Tenants) (*Publisher, error) {
 // Close closes the connections. No method may be called afterwards.
 func (p *Publisher) Close() { p.transport.CloseIdleConnections() }
 
+// Reconnect makes later requests use new connections, because the login has changed. Requests that
+// are under way end on theirs.
+func (p *Publisher) Reconnect() { p.transport.CloseIdleConnections() }
+
 // Publish sends each publication to its tenant's topic. It calls report with the
 // outcome: nil when all in-sync replicas have acknowledged the record,
 // otherwise an error (see [TooLargeError], [TopicError], [DeletedTenantError]). It calls report exactly

@@ -1,14 +1,11 @@
 package store
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -48,34 +45,4 @@ func isOpen(host string, conf *tls.Config) bool {
 		return false
 	}
 	return conf == nil || conf.InsecureSkipVerify
-}
-
-// rereadEvery is the least time between two readings of the files of a connection string.
-const rereadEvery = time.Second
-
-// renewal gives new connections the certificates that the files of a connection string hold
-// now, so that renewed ones need no restart.
-type renewal struct {
-	dsn string
-
-	mu     sync.Mutex
-	read   time.Time
-	newest *pgx.ConnConfig // nil: not read again yet
-}
-
-// renew is the pool's BeforeConnect. Files that cannot be read change nothing: what was read
-// last is used, and the server's answer says what is wrong with it.
-func (r *renewal) renew(_ context.Context, c *pgx.ConnConfig) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if now := time.Now(); now.Sub(r.read) >= rereadEvery {
-		r.read = now
-		if fresh, err := pgx.ParseConfig(r.dsn); err == nil {
-			r.newest = fresh
-		}
-	}
-	if r.newest != nil {
-		c.TLSConfig, c.Fallbacks = r.newest.TLSConfig, r.newest.Fallbacks
-	}
-	return nil
 }

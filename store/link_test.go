@@ -2,8 +2,6 @@ package store
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -39,46 +37,6 @@ func TestOnlyVerifiedLinksToOtherMachinesAreClosed(t *testing.T) {
 		}
 		if err != nil && strings.Contains(err.Error(), "hush") {
 			t.Errorf("a password is shown: %v", err)
-		}
-	}
-}
-
-func TestRenewedCertificatesAreUsedByNewConnections(t *testing.T) {
-	before, after := testenv.NewCA(t), testenv.NewCA(t)
-	file := filepath.Join(t.TempDir(), "ca.pem")
-	put := func(from string) {
-		text, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put(before.File)
-	cluster, err := Open(t.Context(), Config{Servers: []Server{{DSN: "postgres://u@db/x?sslmode=verify-full&sslrootcert=" + file}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cluster.Close()
-	pool := cluster.Pool(0).Config()
-	first := pool.ConnConfig.Copy()
-	if err := pool.BeforeConnect(t.Context(), first); err != nil || !first.TLSConfig.RootCAs.Equal(pool.ConnConfig.TLSConfig.RootCAs) {
-		t.Errorf("the CA differs although the file has not changed: %v", err)
-	}
-	r := &renewal{dsn: "postgres://u@db/x?sslmode=verify-full&sslrootcert=" + file}
-	for _, c := range []struct {
-		write func()
-		same  bool
-	}{{func() {}, true}, {func() { put(after.File) }, false}, {func() { put("/dev/null") }, false}} {
-		c.write()
-		r.read = r.read.Add(-rereadEvery)
-		conn := pool.ConnConfig.Copy()
-		if err := r.renew(t.Context(), conn); err != nil {
-			t.Fatal(err)
-		}
-		if same := conn.TLSConfig.RootCAs.Equal(pool.ConnConfig.TLSConfig.RootCAs); same != c.same || conn.TLSConfig.ServerName != "db" {
-			t.Errorf("the CA is the old one: %t, want %t", same, c.same)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 type placed struct {
 	d         int
 	readOnly  bool
-	bootstrap string // connection string in the configuration
-	bases     map[string]string
+	bootstrap *login   // that of the configuration
+	logins    []*login // to all servers of the configuration
 	// moved is called when the place has changed.
 	moved func()
 
@@ -28,20 +28,16 @@ type placed struct {
 	// until the channel is closed.
 	gate atomic.Pointer[chan struct{}]
 
-	mu      sync.Mutex
-	number  int64 // of the place; 0: not known
-	config  *pgx.ConnConfig
-	renewal *renewal
+	mu     sync.Mutex
+	number int64 // of the place; 0: not known
+	login  *login
+	to     place.Address // "" for that of the configuration
 }
 
-// newPlaced returns the place of database d in the configuration. bases has connection strings
-// by server (host:port).
-func newPlaced(d int, dsn string, config *pgx.ConnConfig, bases map[string]string, readOnly bool) *placed {
-	p := &placed{d: d, bootstrap: dsn, bases: bases, readOnly: readOnly, config: config, renewal: &renewal{dsn: dsn}}
-	address, err := place.AddressIn(config)
-	if err != nil { // such a database cannot be moved; nobody reads its address
-		address = place.Address(config.Database)
-	}
+// newPlaced returns the place of database d in the configuration, to which bootstrap leads.
+func newPlaced(d int, bootstrap *login, logins []*login, readOnly bool) *placed {
+	p := &placed{d: d, bootstrap: bootstrap, logins: logins, readOnly: readOnly, login: bootstrap}
+	address := bootstrap.configured
 	p.address.Store(&address)
 	return p
 }
@@ -53,24 +49,37 @@ func (p *placed) current() (number int64, address place.Address) {
 	return p.number, *p.address.Load()
 }
 
-// copyConfig returns the configuration of a connection to the place.
-func (p *placed) copyConfig() *pgx.ConnConfig {
+// leads returns the login to the place, its address for [login.at], and its server.
+func (p *placed) leads() (l *login, to place.Address, server string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.config.Copy()
+	return p.login, p.to, p.address.Load().Server()
+}
+
+// config returns the configuration of a connection to the place. It must not be changed.
+func (p *placed) config() (*pgx.ConnConfig, error) {
+	l, to, _ := p.leads()
+	return l.at(to)
+}
+
+// copyConfig returns a copy of it. A place whose configuration cannot be made was not learnt.
+func (p *placed) copyConfig() *pgx.ConnConfig {
+	config, err := p.config()
+	if err != nil {
+		config, _ = p.bootstrap.at("") // which is known
+	}
+	return config.Copy()
 }
 
 // connect is the pool's BeforeConnect: it makes a connection lead to the place.
-func (p *placed) connect(ctx context.Context, c *pgx.ConnConfig) error {
-	p.mu.Lock()
-	r, to := p.renewal, p.config
+func (p *placed) connect(_ context.Context, c *pgx.ConnConfig) error {
+	to, err := p.config()
+	if err != nil {
+		return err
+	}
 	c.Host, c.Port, c.Database, c.User, c.Password = to.Host, to.Port, to.Database, to.User, to.Password
 	c.TLSConfig, c.Fallbacks, c.ValidateConnect = to.TLSConfig, to.Fallbacks, to.ValidateConnect
-	p.mu.Unlock()
-	if c.TLSConfig == nil {
-		return nil
-	}
-	return r.renew(ctx, c)
+	return nil
 }
 
 // learn records a place if its number is greater than the known one. An empty address is that
@@ -81,14 +90,11 @@ func (p *placed) learn(number int64, address place.Address) error {
 		p.mu.Unlock()
 		return nil
 	}
-	dsn, err := p.dsn(address)
-	var config *pgx.ConnConfig
-	if err == nil {
-		config, err = pgx.ParseConfig(dsn)
-	}
+	l := p.loginOf(address)
+	config, err := l.at(address)
 	if err != nil {
 		p.mu.Unlock()
-		return fmt.Errorf("database %d is at %s: %w", p.d, address, scrub(err))
+		return fmt.Errorf("database %d is at %s: %w", p.d, address, err)
 	}
 	p.number = number
 	now, before := address, *p.address.Load()
@@ -96,7 +102,7 @@ func (p *placed) learn(number int64, address place.Address) error {
 		now, err = place.AddressIn(config)
 	}
 	if changed := err == nil && now != before; changed {
-		p.config, p.renewal = config, &renewal{dsn: dsn}
+		p.login, p.to = l, address
 		p.address.Store(&now)
 		p.mu.Unlock()
 		p.moved()
@@ -107,17 +113,18 @@ func (p *placed) learn(number int64, address place.Address) error {
 	return err
 }
 
-// dsn returns the connection string for an address: that of the configuration for the same
-// server, or else that of this database with the server of the address.
-func (p *placed) dsn(address place.Address) (string, error) {
-	base, known := p.bases[address.Server()]
-	switch {
-	case address == "":
-		return p.bootstrap, nil
-	case !known:
-		base = p.bootstrap
+// loginOf returns the login to the server of an address: that of the configuration for the same server, or
+// else that of this database.
+func (p *placed) loginOf(address place.Address) *login {
+	if address == "" || address.Server() == p.bootstrap.configured.Server() {
+		return p.bootstrap
 	}
-	return address.DSN(base)
+	for _, l := range p.logins {
+		if l.configured.Server() == address.Server() {
+			return l
+		}
+	}
+	return p.bootstrap
 }
 
 // maxPause bounds how long calls wait, whatever a database says.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/perceptor/perceptor/store/place"
 )
 
 // ErrStalled is the error of a call that was not begun because its server hangs.
@@ -232,7 +234,9 @@ func isClosed(c <-chan struct{}) bool {
 
 // A prober sends the probes of a server.
 type prober struct {
-	config *pgx.ConnConfig
+	login       *login
+	address     place.Address
+	application string
 
 	mu   sync.Mutex // held during a probe
 	conn *pgx.Conn  // nil: not connected
@@ -242,7 +246,13 @@ func (p *prober) probe(ctx context.Context) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn == nil {
-		if p.conn, err = pgx.ConnectConfig(ctx, p.config); err != nil {
+		config, err := p.login.at(p.address)
+		if err != nil {
+			return err
+		}
+		config = config.Copy()
+		config.RuntimeParams["application_name"] = p.application
+		if p.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 			return err
 		}
 	}
@@ -409,15 +419,14 @@ func (c *Cluster) watch(d int) *watch { return c.watched[d].Load() }
 // watchServer finds the watch of the server to which database d has moved, or where it begins.
 // It makes one if there is none.
 func (c *Cluster) watchServer(d int) {
-	server := c.placed[d].address.Load().Server()
+	login, to, server := c.placed[d].leads()
 	c.watches.mu.Lock()
 	defer c.watches.mu.Unlock()
 	if w := c.watches.all[server]; w != nil {
 		c.watched[d].Store(w)
 		return
 	}
-	p := &prober{config: c.placed[d].copyConfig()}
-	p.config.RuntimeParams["application_name"] = c.application
+	p := &prober{login: login, address: to, application: c.application}
 	w, address := newWatch(p.probe, nil), c.Address(d)
 	w.changed = func(stalled bool) {
 		if c.onStall != nil {

@@ -19,6 +19,13 @@
 // estimates of the planner for arrays made statements up to ten times as
 // expensive in measurements.
 //
+// # Logins
+//
+// User, password and TLS may change while the process runs: new connections follow the connection
+// string and the files that it names (password file, certificates, CA) once one has been opened so, and then the
+// older connections are replaced; see [Server].Read and package renewal. Connections that were taken out of a
+// pool for good are not. Another host, port or database in a connection string needs a restart.
+//
 // # Fail-over and restore
 //
 // Package identity checks each new connection. A database that is not the one that this
@@ -73,6 +80,9 @@ type Server struct {
 	// DSN is a connection string or URL. It may contain a password and is never
 	// printed.
 	DSN string
+	// Read, if set, returns the connection string anew, so that its user and password, and the
+	// files that it names, may change; see the section on logins. It may be called concurrently.
+	Read func() (string, error)
 	// Databases are the numbers of the databases on this server. If it is empty
 	// for all servers, the 16 databases are distributed evenly in order.
 	Databases []int
@@ -99,10 +109,12 @@ type Cluster struct {
 	place   [task.Databases]int
 	watches watches
 	watched [task.Databases]atomic.Pointer[watch]
+	logins  []*login // by server in the configuration
 	onStall func(address string, stalled bool)
 
 	mu         sync.Mutex
 	onAdoption []func(identity.Adoption)
+	onLogin    func(address string, err error)
 }
 
 // SchemaName returns the name of the schema of database d, 0 to 15.
@@ -118,26 +130,26 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 	}
 	c := &Cluster{timeout: cfg.StatementTimeout, place: servers, application: cfg.Application}
 	c.follower = newFollower(c)
-	bases := map[string]string{}
+	if err := c.newLogins(cfg); err != nil {
+		return nil, err
+	}
 	for d := range servers {
-		if err := c.openDatabase(ctx, d, cfg, bases); err != nil {
+		if err := c.openDatabase(ctx, d, cfg); err != nil {
 			c.Close()
 			return nil, err
 		}
 	}
+	c.runLogins()
 	return c, nil
 }
 
-// openDatabase makes the pool of database d. bases collects the connection strings by server.
-func (c *Cluster) openDatabase(ctx context.Context, d int, cfg Config, bases map[string]string) error {
-	dsn := cfg.Servers[c.place[d]].DSN
-	pc, err := pgxpool.ParseConfig(dsn)
+// openDatabase makes the pool of database d.
+func (c *Cluster) openDatabase(ctx context.Context, d int, cfg Config) error {
+	pc, err := pgxpool.ParseConfig(cfg.Servers[c.place[d]].DSN)
 	if err != nil {
 		return fmt.Errorf("postgres.servers[%d].dsn is not a connection string: %w", c.place[d], scrub(err))
 	}
-	preferPrimary(pc.ConnConfig, cfg.ReadOnly)
-	p := newPlaced(d, dsn, pc.ConnConfig.Copy(), bases, cfg.ReadOnly)
-	bases[p.address.Load().Server()] = dsn
+	p := newPlaced(d, c.logins[c.place[d]], c.logins, cfg.ReadOnly)
 	p.moved = func() {
 		c.pools[d].Reset()
 		c.watchServer(d)
@@ -343,6 +355,7 @@ func (c *Cluster) StatementTimeout() time.Duration { return c.timeout }
 
 // Close closes all pools. It waits for connections in use.
 func (c *Cluster) Close() {
+	c.closeLogins()
 	c.follower.stop()
 	c.watches.close()
 	for _, p := range c.pools {
@@ -366,15 +379,11 @@ func (c *Cluster) ConfigAt(d int, at place.Address) (*pgx.ConnConfig, error) {
 	if at == "" {
 		return c.placed[d].copyConfig(), nil
 	}
-	dsn, err := c.placed[d].dsn(at)
+	config, err := c.placed[d].loginOf(at).at(at)
 	if err != nil {
 		return nil, err
 	}
-	config, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		return nil, scrub(err)
-	}
-	return config, nil
+	return config.Copy(), nil
 }
 
 // Locate connects to database d, and follows it if it has moved.

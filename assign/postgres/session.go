@@ -14,6 +14,10 @@ import (
 	"github.com/perceptor/perceptor/assign/postgres/sql"
 )
 
+// connectionAge is how long a session uses one connection, so that none outlives a login that was
+// replaced for long.
+const connectionAge = 5 * time.Minute
+
 // closeTimeout bounds the last exchange of a session and the end of its connection.
 const closeTimeout = 2 * time.Second
 
@@ -26,6 +30,7 @@ type session struct {
 
 	mu   sync.Mutex // held during an exchange
 	conn *pgx.Conn  // nil: not connected
+	made time.Time  // when conn was opened
 	// stopListening ends the listening and returns when it has ended; nil: nobody listens.
 	stopListening func()
 }
@@ -66,13 +71,16 @@ func (s *session) connect(ctx context.Context) error {
 		return fmt.Errorf("the session has ended: %w", s.over.Err())
 	}
 	if s.conn != nil && !s.conn.IsClosed() {
-		return nil
+		if time.Since(s.made) < connectionAge {
+			return nil
+		}
+		s.disconnect()
 	}
 	pooled, err := s.r.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	s.conn = pooled.Hijack()
+	s.conn, s.made = pooled.Hijack(), time.Now()
 	b := &pgx.Batch{}
 	sql.Configure.Queue(b, strconv.FormatInt(s.Timeout.Milliseconds()/4, 10))
 	sql.Listen.Queue(b)

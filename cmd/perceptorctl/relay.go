@@ -63,11 +63,10 @@ func (r *relay) postgres() (*pgxpool.Config, error) {
 	case r.dsn != "" && r.dsnFile != "":
 		return nil, cli.Usagef("--dsn and --dsn-file: only one of them can be given")
 	case r.dsnFile != "":
-		text, err := os.ReadFile(r.dsnFile)
-		if err != nil {
+		var err error
+		if dsn, err = r.readDSN(); err != nil {
 			return nil, cli.Usagef("--dsn-file: %v", err)
 		}
-		dsn = strings.TrimSpace(string(text))
 	case r.dsn == "":
 		dsn = os.Getenv(dsnVariable)
 	}
@@ -82,7 +81,27 @@ func (r *relay) postgres() (*pgxpool.Config, error) {
 		return nil, cli.Usagef("--dsn: a password is not accepted as a flag, because other users can see it: use --dsn-file, %s or PGPASSWORD", dsnVariable)
 	}
 	cfg.ConnConfig.RuntimeParams["application_name"] = "perceptor relay"
+	if r.dsnFile != "" {
+		cfg.BeforeConnect = r.renew
+	}
 	return cfg, nil
+}
+
+func (r *relay) readDSN() (string, error) {
+	text, err := os.ReadFile(r.dsnFile)
+	return strings.TrimSpace(string(text)), err
+}
+
+// renew makes a new connection log in with what the file has now. What cannot be read changes nothing.
+func (r *relay) renew(_ context.Context, conn *pgx.ConnConfig) error {
+	dsn, err := r.readDSN()
+	if err != nil {
+		return nil
+	}
+	if fresh, err := pgx.ParseConfig(dsn); err == nil {
+		conn.User, conn.Password = fresh.User, fresh.Password
+	}
+	return nil
 }
 
 // api returns a client of the API.

@@ -89,6 +89,7 @@ type API struct {
 	traces       *tracing.Provider
 	server       *server.Server
 	console      *console.Console // nil: there is none
+	followKafka  Part             // follows the login to Kafka
 	recorder     *figures.Recorder
 }
 
@@ -107,10 +108,12 @@ func (a *API) join(ctx context.Context) (err error) {
 	if a.cluster, a.closeCluster, err = a.o.open(ctx, "perceptor-taskd"); err != nil {
 		return err
 	}
-	kafka, err := kafkaConfig(c, "perceptor-taskd", a.o.Log)
+	link, err := newKafkaLink(c, "perceptor-taskd", a.o.Log)
 	if err != nil {
 		return err
 	}
+	kafka := link.Config
+	a.followKafka = link.run // each use makes its own connections
 	if a.kafka, err = newTenancy(c, kafka); err != nil {
 		return err
 	}
@@ -277,7 +280,7 @@ func (a *API) Checks() []telemetry.Check {
 // the grace period and returns nil.
 func (a *API) Run(ctx context.Context) error {
 	defer a.close()
-	others := []Part{a.shards.Run, a.control.Run, a.policies.run, a.meter.run, a.audit.recorder.Run, a.presence.run, a.logins.run, a.recorder.Run, a.calendars.Run}
+	others := []Part{a.shards.Run, a.control.Run, a.policies.run, a.meter.run, a.audit.recorder.Run, a.presence.run, a.logins.run, a.recorder.Run, a.calendars.Run, a.followKafka}
 	if a.hinter != nil {
 		others = append(others, a.hinter.Run)
 	}

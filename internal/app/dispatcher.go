@@ -68,6 +68,7 @@ type Dispatcher struct {
 	recorder     *figures.Recorder
 	groups       *groups
 	states       states
+	followKafka  Part // follows the login to Kafka
 }
 
 // NewDispatcher returns a dispatcher. It opens no connection.
@@ -92,10 +93,11 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 	if d.cluster, d.closeCluster, err = d.o.open(ctx, "perceptor-dispatcher"); err != nil {
 		return err
 	}
-	kafka, err := kafkaConfig(c, "perceptor-dispatcher", d.o.Log)
+	link, err := newKafkaLink(c, "perceptor-dispatcher", d.o.Log)
 	if err != nil {
 		return err
 	}
+	kafka := link.Config
 	d.control = control.New(d.cluster, d.o.Log)
 	d.names = newNames(d.control, c.Kafka.TopicPrefix, c.Kafka.SigningSecret)
 	d.cluster.OnAdoption(func(identity.Adoption) { d.names.forget() })
@@ -105,6 +107,7 @@ func (d *Dispatcher) join(ctx context.Context) (err error) {
 	if d.publisher, err = delivery.NewPublisher(kafka, d.names); err != nil {
 		return err
 	}
+	link.renewed, d.followKafka = []func(){d.publisher.Reconnect}, link.run
 	if d.letters, err = delivery.NewDeadLetters(kafka, d.kafka.topics, d.names); err != nil {
 		return err
 	}
@@ -324,7 +327,7 @@ func (d *Dispatcher) assigned() error {
 // period and returns nil.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
-	others := []Part{d.dispatch.Run, d.chores.Run, d.policies.run, d.names.run, d.meter.run, d.watchOutbox, d.recorder.Run, d.groups.run, d.countStored, d.calendars.Run}
+	others := []Part{d.dispatch.Run, d.chores.Run, d.policies.run, d.names.run, d.meter.run, d.watchOutbox, d.recorder.Run, d.groups.run, d.countStored, d.calendars.Run, d.followKafka}
 	if !d.o.Local { // taskd dev has one replica of each topic on purpose
 		others = append(others, d.checkTopics)
 	}

@@ -242,9 +242,9 @@ func (e *examination) far(ctx context.Context, cluster *store.Cluster) {
 const lateBucket = time.Minute
 
 func (e *examination) kafka(ctx context.Context, tenants *control.Store) {
-	conf, err := kafkaConfig(e.config, "perceptor-doctor", slog.New(slog.DiscardHandler))
+	link, err := newKafkaLink(e.config, "perceptor-doctor", slog.New(slog.DiscardHandler))
 	if err == nil {
-		err = e.topics(ctx, conf, tenants)
+		err = e.topics(ctx, link.Config, tenants)
 	}
 	if err != nil {
 		e.add(Failed, "kafka", "at %v: %s", e.config.Kafka.Brokers, oneLine(err))

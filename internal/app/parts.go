@@ -5,18 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/segmentio/kafka-go/sasl"
-
 	"github.com/perceptor/perceptor/delivery"
-	"github.com/perceptor/perceptor/internal/certs"
 	"github.com/perceptor/perceptor/internal/config"
-	"github.com/perceptor/perceptor/internal/kafkalogin"
 	"github.com/perceptor/perceptor/internal/telemetry"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/task"
@@ -44,7 +39,7 @@ func openCluster(ctx context.Context, c *config.Config, conf store.Config) (*sto
 	}
 	conf.Servers = make([]store.Server, len(c.Postgres.Servers))
 	for i, s := range c.Postgres.Servers {
-		conf.Servers[i] = store.Server{DSN: s.DSN, Databases: s.Databases}
+		conf.Servers[i] = store.Server{DSN: s.DSN, Databases: s.Databases, Read: readDSN(c, s, i)}
 	}
 	cluster, err := store.Open(ctx, conf)
 	if err != nil {
@@ -62,6 +57,7 @@ func OpenClusterOf(ctx context.Context, o *Options, application string) (*store.
 	}
 	tellAdoptions(cluster, o.Log, o.Metrics)
 	logStalls(cluster, o.Log)
+	logLogins(cluster, o.Log)
 	return cluster, nil
 }
 
@@ -76,6 +72,34 @@ func (o *Options) open(ctx context.Context, application string) (cluster *store.
 	return cluster, cluster.Close, nil
 }
 
+// readDSN returns what reads the connection string of server i anew; nil: it is not in a file.
+func readDSN(c *config.Config, s config.Server, i int) func() (string, error) {
+	if s.DSNFile == "" {
+		return nil
+	}
+	return func() (string, error) {
+		dsn, err := config.ReadSecret(s.DSNFile)
+		if err == nil && !c.Insecure {
+			err = store.CheckLink(dsn)
+		}
+		if err != nil {
+			return "", fmt.Errorf("postgres.servers[%d].dsn_file: %w", i, err)
+		}
+		return dsn, nil
+	}
+}
+
+// logLogins logs when the login to a server has changed.
+func logLogins(cluster *store.Cluster, log *slog.Logger) {
+	cluster.OnLogin(func(server string, err error) {
+		if err != nil {
+			log.Warn("a changed login to PostgreSQL cannot be used yet; the last one stays in use", "server", server, "err", oneLine(err))
+		} else {
+			log.Info("the login to PostgreSQL was renewed; connections are replaced", "server", server)
+		}
+	})
+}
+
 // logStalls logs when a server hangs and when it answers again.
 func logStalls(cluster *store.Cluster, log *slog.Logger) {
 	cluster.OnStall(func(address string, stalled bool) {
@@ -86,43 +110,6 @@ func logStalls(cluster *store.Cluster, log *slog.Logger) {
 			log.Info("the PostgreSQL server answers again", "server", server)
 		}
 	})
-}
-
-// kafkaKeepAlive is how often an idle connection to a broker is probed.
-const kafkaKeepAlive = 15 * time.Second
-
-// kafkaConfig returns the configuration of Kafka clients.
-func kafkaConfig(c *config.Config, clientID string, log *slog.Logger) (delivery.Config, error) {
-	conf := delivery.Config{
-		Brokers: c.Kafka.Brokers, ClientID: clientID,
-		Compression: c.Kafka.Compression, Timeout: c.Kafka.Timeout,
-	}
-	if t := &c.Kafka.TLS; t.Enabled {
-		source, err := certs.Open(certs.Files{Cert: t.CertFile, Key: t.KeyFile, CA: t.CAFile},
-			certs.Names{Cert: "kafka.tls.cert_file", CA: "kafka.tls.ca_file"}, log)
-		if err != nil {
-			return conf, err
-		}
-		conf.Dial = source.Dialer((&net.Dialer{KeepAlive: kafkaKeepAlive}).DialContext)
-	}
-	var err error
-	conf.SASL, err = kafkaLogin(&c.Kafka.SASL)
-	return conf, err
-}
-
-func kafkaLogin(c *config.KafkaSASL) (sasl.Mechanism, error) {
-	switch name := c.Name(); name {
-	case "":
-		return nil, nil
-	case kafkalogin.OAuthBearer:
-		return kafkalogin.TokenFile(c.TokenFile), nil
-	default:
-		m, err := kafkalogin.New(name, c.Username, c.Password)
-		if err != nil {
-			return nil, errors.New("kafka.sasl.password: cannot be used with " + name)
-		}
-		return m, nil
-	}
 }
 
 // newTopics returns what creates and checks topics.

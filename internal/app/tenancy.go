@@ -113,11 +113,11 @@ func derive(secret []byte, t *control.Tenant, k *control.Key, purpose string) []
 // each of its keys, for brokers on which taskd may not create them. file is the file with the
 // settings of those tools.
 func KafkaCommands(ctx context.Context, c *config.Config, tenants *control.Store, name, file string) ([]string, error) {
-	conf, err := kafkaConfig(c, "perceptorctl", slog.New(slog.DiscardHandler))
+	link, err := newKafkaLink(c, "perceptorctl", slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	s, err := newTenancy(c, conf)
+	s, err := newTenancy(c, link.Config)
 	if err != nil {
 		return nil, err
 	}

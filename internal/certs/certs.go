@@ -43,6 +43,7 @@ type Source struct {
 
 	mu      sync.Mutex
 	current material
+	reads   int // that could be used
 	seen    [3]stamp
 	checked time.Time
 }
@@ -79,6 +80,14 @@ func (s *Source) newest() material {
 	return s.current
 }
 
+// Readings returns how often the files have changed and could be used, after a look at them.
+func (s *Source) Readings() int {
+	s.newest()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reads
+}
+
 // reread reads the files if they have changed.
 func (s *Source) reread() {
 	stamps := s.stamps()
@@ -92,6 +101,7 @@ func (s *Source) reread() {
 		return
 	}
 	s.current = m
+	s.reads++
 	s.log.Info("certificates were read again", "part", s.names.Cert)
 }
 

@@ -37,6 +37,8 @@ type Config struct {
 	Tracing      Tracing       `key:"tracing" doc:"Traces by OpenTelemetry of taskd and dispatchers, see tracing.md."`
 	Audit        Audit         `key:"audit" doc:"The audit log. Give taskd and dispatchers the same values."`
 	Chores       Chores        `key:"chores" doc:"The periodic maintenance that dispatchers do: moving tasks between tiers, purging expired rows, folding counters."`
+
+	secretFiles map[string]string // by key
 }
 
 // Log configures the log.
@@ -60,7 +62,7 @@ type OpsTLS struct {
 
 // Postgres configures the databases.
 type Postgres struct {
-	Servers           []Server      `key:"servers" doc:"1 to 16 servers, each with dsn (a connection string or URL) or dsn_file (a file with it) and databases (numbers from 0 to 15). If no server names databases, they are distributed evenly, in order. In the environment and in flags: a YAML list, or a single dsn."`
+	Servers           []Server      `key:"servers" doc:"1 to 16 servers, each with dsn (a connection string or URL) or dsn_file (a file with it, whose user and password may change while programs run) and databases (numbers from 0 to 15). If no server names databases, they are distributed evenly, in order. In the environment and in flags: a YAML list, or a single dsn."`
 	MaxConnections    int           `key:"max_connections" default:"4" doc:"The most connections of one process to one logical database; 1 to 100."`
 	StatementTimeout  time.Duration `key:"statement_timeout" default:"5s" doc:"Cancels a statement that takes longer."`
 	LockTimeout       time.Duration `key:"lock_timeout" default:"200ms" doc:"Cancels a statement that waits longer for a row lock."`
@@ -69,7 +71,9 @@ type Postgres struct {
 
 // Server is one PostgreSQL server.
 type Server struct {
-	DSN       string
+	DSN string
+	// DSNFile is the file from which DSN was read; "": it was given.
+	DSNFile   string
 	Databases []int
 }
 
@@ -129,7 +133,7 @@ type Kafka struct {
 type KafkaSASL struct {
 	Mechanism string `key:"mechanism" doc:"SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER; the latter two need kafka.tls. Default: SCRAM-SHA-512 with a username, OAUTHBEARER with a token_file, otherwise no login."`
 	Username  string `key:"username" doc:"User name for SCRAM and PLAIN."`
-	Password  string `key:"password" secret:"true" doc:"Password of username."`
+	Password  string `key:"password" secret:"true" doc:"Password of username. A file with it is read again when it changes."`
 	TokenFile string `key:"token_file" doc:"File of the token for OAUTHBEARER. It is read for each connection."`
 }
 

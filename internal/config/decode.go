@@ -171,7 +171,8 @@ func (d *decoder) serverField(at, name string, value any, from string, into *Ser
 		d.dsnSecrets = d.dsnSecrets || hasPassword(dsn)
 		d.setDSN(into, at, dsn, from)
 	case "dsn_file":
-		dsn, err := readSecret(fmt.Sprint(value))
+		into.DSNFile = fmt.Sprint(value)
+		dsn, err := ReadSecret(into.DSNFile)
 		if err != nil {
 			d.fault("%s%s: %v (%s)", at, name, err, from)
 		}

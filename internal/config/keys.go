@@ -60,6 +60,9 @@ func Keys() []Key { return slices.Clone(keys) }
 func reflectKeys(t reflect.Type, prefix string, index []int) (found []Key, in []section) {
 	for i := range t.NumField() {
 		f := t.Field(i)
+		if !f.IsExported() {
+			continue
+		}
 		name := f.Tag.Get("key")
 		if name == "" {
 			panic(fmt.Sprintf("config: %s.%s has no key tag", t, f.Name))

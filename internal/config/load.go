@@ -89,6 +89,7 @@ func Load(src Sources) (*Loaded, error) {
 		}
 		l.apply(d, values, origin)
 	}
+	l.keepFiles()
 	l.checkFile(d, src.File)
 	l.refuseSecretFlags(d)
 	if len(d.faults) > 0 {
@@ -134,7 +135,7 @@ func (l *Loaded) fromFile(d *decoder, k Key, all map[string]any, from string) {
 		d.fault("%s: %s is given, too (%s)", k.Name, k.fileOf, from)
 		return
 	}
-	secret, err := readSecret(path)
+	secret, err := ReadSecret(path)
 	if err != nil {
 		d.fault("%s: %v (%s)", k.Name, err, from)
 		return

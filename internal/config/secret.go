@@ -28,9 +28,22 @@ func (k Key) fileKey() Key {
 	}
 }
 
-// readSecret returns the content of a file that holds one secret, without the line break at
-// its end.
-func readSecret(path string) (string, error) {
+// SecretFile returns the file from which the value of a secret key was read; "": it was not.
+func (c *Config) SecretFile(key string) string { return c.secretFiles[key] }
+
+// keepFiles remembers the files whose secrets are in force.
+func (l *Loaded) keepFiles() {
+	l.secretFiles = map[string]string{}
+	for _, k := range keys {
+		if k.fileOf != "" && l.origins[k.fileOf] == k.Name {
+			l.secretFiles[k.fileOf] = l.files[k.Name]
+		}
+	}
+}
+
+// ReadSecret returns the content of a file that holds one secret, without the line break at
+// its end. It refuses a file that every user may read.
+func ReadSecret(path string) (string, error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:

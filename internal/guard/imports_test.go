@@ -29,6 +29,7 @@ var imports = []rule{
 	{"internal/share", nil},
 	{"internal/requestid", nil},
 	{"internal/duration", nil},
+	{"internal/renewal", nil},
 	{"internal/payload", []string{"proto/perceptor/v1", "task"}},
 
 	// The store: technology below, tasks and tenants above.
@@ -39,7 +40,7 @@ var imports = []rule{
 	{"store/identity", []string{"store/identity/sql"}},
 	{"store/place/sql", []string{"store/statement"}},
 	{"store/place", []string{"store/place/sql"}},
-	{"store", []string{"migrations", "store/identity", "store/place", "task"}},
+	{"store", []string{"internal/renewal", "migrations", "store/identity", "store/place", "task"}},
 	{"store/clock/sql", []string{"store/pack", "store/statement", "task"}},
 	{"store/clock", []string{"store", "store/clock/sql", "store/statement", "task"}},
 	{"store/control/sql", []string{"store/statement"}},
@@ -121,7 +122,7 @@ var imports = []rule{
 	{"internal/virtualclock", []string{"store", "store/clock", "task"}},
 	{"internal/app", []string{
 		"assign", "assign/postgres", "audit", "chores", "console", "delivery", "dispatch/...", "figures", "forecast", "proto/perceptor/v1", "record", "server/...", "store/...", "task",
-		"internal/certs", "internal/config", "internal/kafkalogin", "internal/oidc", "internal/telemetry", "internal/tracing", "internal/virtualclock",
+		"internal/certs", "internal/config", "internal/kafkalogin", "internal/oidc", "internal/renewal", "internal/telemetry", "internal/tracing", "internal/virtualclock",
 	}},
 	{"internal/dev", []string{
 		"client", "loadtest/check", "store", "store/clock", "store/control", "task",

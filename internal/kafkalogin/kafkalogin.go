@@ -42,13 +42,54 @@ func New(name, username, password string) (sasl.Mechanism, error) {
 	return nil, fmt.Errorf("SASL mechanism %q is not one of %s, %s, %s", name, Scram512, Scram256, Plain)
 }
 
+// Follow returns the mechanism with a name, for which [New] has returned one. Each connection logs in
+// with the password that password returns then.
+func Follow(name, username string, password func() (string, error)) sasl.Mechanism {
+	return follow{name, username, password}
+}
+
+// PasswordFile returns the mechanism with a name and the password in a file, without the line break at its
+// end. The file is read for each connection.
+func PasswordFile(name, username, path string) (sasl.Mechanism, error) {
+	password := func() (string, error) {
+		text, err := readSecret("password", path)
+		return strings.TrimRight(text, "\r\n"), err
+	}
+	now, err := password()
+	if err == nil {
+		_, err = New(name, username, now)
+	}
+	return Follow(name, username, password), err
+}
+
+type follow struct {
+	name, username string
+	password       func() (string, error)
+}
+
+// Name implements [sasl.Mechanism].
+func (f follow) Name() string { return f.name }
+
+// Start implements [sasl.Mechanism].
+func (f follow) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
+	password, err := f.password()
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := New(f.name, f.username, password)
+	if err != nil {
+		return nil, nil, errors.New("the password for Kafka cannot be used with " + f.name)
+	}
+	return m.Start(ctx)
+}
+
 // InTheClear reports whether a mechanism sends a secret that needs TLS.
 func InTheClear(m sasl.Mechanism) bool {
 	return m != nil && (m.Name() == Plain || m.Name() == OAuthBearer)
 }
 
-// maxTokenBytes bounds a token.
-const maxTokenBytes = 64 << 10
+// maxSecretBytes bounds a token or password.
+const maxSecretBytes = 64 << 10
 
 // TokenFile returns the mechanism OAUTHBEARER (RFC 7628) with the token in a file. The file is
 // read for each connection, so that another program may renew it.
@@ -69,25 +110,35 @@ func (f tokenFile) Start(context.Context) (sasl.StateMachine, []byte, error) {
 }
 
 func (f tokenFile) read() (string, error) {
-	file, err := os.Open(string(f))
+	text, err := readSecret("token", string(f))
 	if err != nil {
-		return "", fmt.Errorf("read the token for Kafka: %w", err)
+		return "", err
 	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxTokenBytes+1))
-	if err != nil {
-		return "", fmt.Errorf("read the token for Kafka: %w", err)
-	}
-	token := strings.TrimSpace(string(text))
+	token := strings.TrimSpace(text)
 	switch {
 	case token == "":
 		return "", fmt.Errorf("the token for Kafka in %s is empty", string(f))
-	case len(text) > maxTokenBytes:
-		return "", fmt.Errorf("the token for Kafka in %s has more than %d bytes", string(f), maxTokenBytes)
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return "", fmt.Errorf("the token for Kafka in %s has spaces or characters that are not printable ASCII", string(f))
 	}
 	return token, nil
+}
+
+// readSecret returns the content of a file.
+func readSecret(what, path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("read the %s for Kafka: %w", what, err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxSecretBytes+1))
+	if err != nil {
+		return "", fmt.Errorf("read the %s for Kafka: %w", what, err)
+	}
+	if len(text) > maxSecretBytes {
+		return "", fmt.Errorf("the %s for Kafka in %s has more than %d bytes", what, path, maxSecretBytes)
+	}
+	return string(text), nil
 }
 
 // answered handles the answer to a token.

@@ -29,7 +29,7 @@ func TestAFileWithoutATokenIsRefused(t *testing.T) {
 		t.Error("a missing file was accepted")
 	}
 	for name, text := range map[string]string{
-		"empty": "\n", "two words": "a b", "two parts": "a\x01auth=b", "too large": strings.Repeat("a", maxTokenBytes+1),
+		"empty": "\n", "two words": "a b", "two parts": "a\x01auth=b", "too large": strings.Repeat("a", maxSecretBytes+1),
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -37,6 +37,33 @@ func TestAFileWithoutATokenIsRefused(t *testing.T) {
 		if _, _, err := TokenFile(path).Start(t.Context()); err == nil {
 			t.Errorf("%s: was accepted", name)
 		}
+	}
+}
+
+func TestAPasswordIsReadAgainForEachConnection(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "password")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := PasswordFile(Plain, "user", path); err == nil {
+		t.Error("a missing file was accepted")
+	}
+	write("first\n")
+	m, err := PasswordFile(Plain, "user", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, password := range []string{"first", "second "} {
+		write(password + "\n")
+		if _, first, err := m.Start(t.Context()); err != nil || string(first) != "\x00user\x00"+password {
+			t.Errorf("Start = %q, %v, want the password %q", first, err, password)
+		}
+	}
+	if _, err := PasswordFile("GSSAPI", "user", path); err == nil || m.Name() != Plain {
+		t.Errorf("an unknown mechanism: %v", err)
 	}
 }
 

@@ -2,6 +2,9 @@ package testenv
 
 import (
 	"context"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha512"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -59,6 +62,31 @@ func (s *SecureKafka) Transport() *kafka.Transport {
 func (s *SecureKafka) Client(login sasl.Mechanism) (*kafka.Client, func()) {
 	transport := &kafka.Transport{TLS: s.CA.Trust(), SASL: login}
 	return &kafka.Client{Addr: kafka.TCP(s.Addr()), Timeout: kafkaCallWait, Transport: transport}, transport.CloseIdleConnections
+}
+
+// SetPassword sets the password of a user for SCRAM-SHA-512, and creates the user if there is none.
+func (s *SecureKafka) SetPassword(ctx context.Context, user, password string) error {
+	const iterations = 4096
+	salt := make([]byte, 16)
+	rand.Read(salt) //nolint:errcheck // never fails
+	salted, err := pbkdf2.Key(sha512.New, password, salt, iterations, sha512.Size)
+	if err != nil {
+		return err
+	}
+	client, disconnect := s.Client(s.Admin())
+	defer disconnect()
+	res, err := client.AlterUserScramCredentials(ctx, &kafka.AlterUserScramCredentialsRequest{Upsertions: []kafka.UserScramCredentialsUpsertion{{
+		Name: user, Mechanism: kafka.ScramMechanismSha512, Iterations: iterations, Salt: salt, SaltedPassword: salted,
+	}}})
+	if err == nil {
+		for _, r := range res.Results {
+			err = errors.Join(err, r.Error)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("set the password of a Kafka user: %w", err)
+	}
+	return nil
 }
 
 // NewSecureKafka starts a SecureKafka for one test.
