@@ -20,7 +20,7 @@ import (
 )
 
 func (c *ctl) tenantCommand() *cobra.Command {
-	return group("tenant", "Create, show, change, pause and delete tenants, and rotate their keys", c.tenantCreate(), c.tenantUpdate(), c.tenantPause(true), c.tenantPause(false), c.tenantGet(), c.tenantList(), c.tenantRotateKey(), c.tenantKafka(), c.tenantDelete())
+	return group("tenant", "Create, show, change, pause and delete tenants, and rotate their keys", c.tenantCreate(), c.tenantUpdate(), c.tenantPause(true), c.tenantPause(false), c.tenantGet(), c.tenantList(), c.tenantRotateKey(), c.tenantKafka(), c.tenantProvision(), c.tenantDelete())
 }
 
 // tenantSettings are the flags of what can be set.

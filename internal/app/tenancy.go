@@ -135,6 +135,44 @@ func KafkaCommands(ctx context.Context, c *config.Config, tenants *control.Store
 	return commands, nil
 }
 
+// ProvisionTenants creates the topics of all tenants that the configured brokers lack, and their users
+// if kafka.users.mode is managed. It returns how many tenants have all they need, and the errors of the others. It
+// may be repeated.
+func ProvisionTenants(ctx context.Context, c *config.Config, tenants *control.Store) (done int, err error) {
+	link, err := newKafkaLink(c, "perceptorctl", slog.New(slog.DiscardHandler))
+	if err != nil {
+		return 0, err
+	}
+	s, err := newTenancy(c, link.Config)
+	if err != nil {
+		return 0, err
+	}
+	var failed []error
+	for after := ""; ; {
+		page, err := tenants.Tenants(ctx, after, topicsPage)
+		if err != nil {
+			return done, errors.Join(append(failed, err)...)
+		}
+		for _, t := range page {
+			if err := s.Provision(ctx, t); err != nil {
+				failed = append(failed, fmt.Errorf("tenant %s: %w", t.Name, err))
+			} else {
+				done++
+			}
+			if len(failed) >= maxProvisionErrors {
+				return done, errors.Join(failed...)
+			}
+		}
+		if len(page) < topicsPage {
+			return done, errors.Join(failed...)
+		}
+		after = page[len(page)-1].Name
+	}
+}
+
+// maxProvisionErrors ends [ProvisionTenants]: the brokers do not answer, or refuse.
+const maxProvisionErrors = 5
+
 // keys returns the keys of a tenant for its listeners, without a reserved one.
 func (s *tenancy) keys(t *control.Tenant) []server.TenantKey {
 	keys := make([]server.TenantKey, 0, len(t.Keys))
