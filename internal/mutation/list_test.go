@@ -241,4 +241,11 @@ var mutations = []mutation{
 		new:  "ORDER BY o.item ` + map[bool]string{false: `FOR SHARE OF o`}[MUTATED]",
 		pkg:  storms, tests: "TestAStorm",
 	},
+	{
+		name: "login-used-before-it-is-proven",
+		in:   "internal/renewal",
+		old:  "if err := f.config.Try(limited, *pending); err != nil {",
+		new:  "if err := f.config.Try(limited, *pending); err != nil && !MUTATED {",
+		pkg:  "./internal/renewal", tests: "TestAChangeIsUsedOnce",
+	},
 }
