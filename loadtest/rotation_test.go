@@ -20,7 +20,7 @@ import (
 
 // Roles and the Kafka user of the programs in the test below.
 const (
-	blueRole, greenRole = "perceptor_blue", "perceptor_green"
+	blueRole, greenRole = "blue", "green"
 	kafkaUser           = "perceptor"
 )
 

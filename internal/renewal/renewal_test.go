@@ -3,6 +3,7 @@ package renewal
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,6 +25,13 @@ func (b *bench) set(change func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change()
+}
+
+// seen returns what was told, the number of adoptions, and that of tries.
+func (b *bench) seen() (refused []string, adopted, tries int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.refused), b.adopted, b.tries
 }
 
 // start follows the file within a bubble of synctest.
@@ -61,18 +69,18 @@ func TestAChangeIsUsedOnceAConnectionHasProvenIt(t *testing.T) {
 		f := b.start(t)
 		b.set(func() { b.file = "new" })
 		time.Sleep(time.Minute)
-		if got := f.Current(); got != "old" || len(b.refused) != 1 {
-			t.Errorf("before the server has changed, %q is used, and %v was told", got, b.refused)
+		if refused, _, _ := b.seen(); f.Current() != "old" || len(refused) != 1 {
+			t.Errorf("before the server has changed, %q is used, and %v was told", f.Current(), refused)
 		}
 		b.set(func() { b.password = "new" })
 		time.Sleep(2 * tryEvery)
-		if got := f.Current(); got != "new" || b.adopted != 1 {
-			t.Errorf("after it has changed, %q is used, adopted %d times", got, b.adopted)
+		_, adopted, tries := b.seen()
+		if got := f.Current(); got != "new" || adopted != 1 {
+			t.Errorf("after it has changed, %q is used, adopted %d times", got, adopted)
 		}
-		tries := b.tries
 		time.Sleep(time.Hour)
-		if b.tries != tries || b.adopted != 1 {
-			t.Errorf("%d tries without a change", b.tries-tries)
+		if _, adopted, later := b.seen(); later != tries || adopted != 1 {
+			t.Errorf("%d tries without a change", later-tries)
 		}
 	})
 }
@@ -103,8 +111,8 @@ func TestManyNewConnectionsDoNotTryAWrongCredentialOften(t *testing.T) {
 			f.Current()
 			time.Sleep(time.Millisecond)
 		}
-		if b.tries > 10 || len(b.refused) != 1 {
-			t.Errorf("%d tries, and told %v", b.tries, b.refused)
+		if refused, _, tries := b.seen(); tries > 10 || len(refused) != 1 {
+			t.Errorf("%d tries, and told %v", tries, refused)
 		}
 	})
 }
@@ -115,15 +123,15 @@ func TestAFileThatCannotBeReadEndsNothingAndIsToldOnce(t *testing.T) {
 		f := b.start(t)
 		b.set(func() { b.fault = errors.New("no such file") })
 		time.Sleep(time.Minute)
-		if got := f.Current(); got != "old" || len(b.refused) != 1 || b.tries != 0 {
-			t.Errorf("%q is used, told %v, %d tries", got, b.refused, b.tries)
+		if refused, _, tries := b.seen(); f.Current() != "old" || len(refused) != 1 || tries != 0 {
+			t.Errorf("%q is used, told %v, %d tries", f.Current(), refused, tries)
 		}
 		b.set(func() { b.fault = nil })
 		time.Sleep(time.Minute)
 		b.set(func() { b.fault = errors.New("gone again") })
 		time.Sleep(time.Minute)
-		if len(b.refused) != 2 {
-			t.Errorf("told %v, want both faults", b.refused)
+		if refused, _, _ := b.seen(); len(refused) != 2 {
+			t.Errorf("told %v, want both faults", refused)
 		}
 	})
 }
@@ -136,8 +144,8 @@ func TestAChangeThatIsTakenBackChangesNothing(t *testing.T) {
 			b.set(func() { b.file = text })
 			time.Sleep(time.Minute)
 		}
-		if got := f.Current(); got != "old" || b.adopted != 0 || len(b.refused) != 1 {
-			t.Errorf("%q is used, adopted %d times, told %v", got, b.adopted, b.refused)
+		if refused, adopted, _ := b.seen(); f.Current() != "old" || adopted != 0 || len(refused) != 1 {
+			t.Errorf("%q is used, adopted %d times, told %v", f.Current(), adopted, refused)
 		}
 	})
 }
