@@ -42,6 +42,7 @@ func TestTheTutorialsDoWhatTheySay(t *testing.T) {
 		}
 		t.Run(filepath.Base(p.Path), func(t *testing.T) { ran += r.follow(t, p) })
 	}
+	t.Run("orders", r.orders)
 	if ran < 10 {
 		t.Errorf("ran %d commands, which is too few to be all of them", ran)
 	}
@@ -75,12 +76,21 @@ func startReader(t *testing.T) *reader {
 	})
 	select {
 	case at := <-ready:
-		return &reader{append(os.Environ(), "PERCEPTOR_ADDRESS="+at.GRPC, "PERCEPTOR_TOKEN="+at.Token, "PATH="+bin+":"+os.Getenv("PATH"))}
+		return &reader{append(os.Environ(), "PERCEPTOR_ADDRESS="+at.GRPC, "PERCEPTOR_TOKEN="+at.Token, "SHOP_DSN="+at.Postgres, "PATH="+bin+":"+os.Getenv("PATH"))}
 	case err := <-done:
 		done <- nil
 		t.Fatal(err)
 	}
 	return nil
+}
+
+// orders runs an example that no tutorial explains: of two orders, the one that is not paid gets a
+// reminder.
+func (r *reader) orders(t *testing.T) {
+	printed := r.run(t, "examples/orders", pages.Block{Text: "go run ./examples/orders -after 2s\n"})
+	if n := strings.Count(printed, "is not paid yet"); n != 1 {
+		t.Errorf("%d reminders, want 1:\n%s", n, printed)
+	}
 }
 
 // follow does what a page says and returns the number of commands.

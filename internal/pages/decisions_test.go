@@ -17,7 +17,7 @@ const decisions = "docs/adr/README.md"
 func TestTheIndexOfDecisionsIsCurrent(t *testing.T) {
 	pages := read(t)
 	var index strings.Builder
-	index.WriteString("# Decisions\n\nEach page has one decision about the design: the question, what was decided and why, what it costs, and what was not done. Numbers are never used\n" +
+	index.WriteString("# Decisions\n\nEach page (an ADR, architecture decision record) has one decision about the design: the question, what was decided and why, what it costs, and what was not done. Numbers are never used\n" +
 		"again, and some are not used at all. `go generate ./internal/pages` writes this list.\n\n")
 	for _, name := range slices.Sorted(maps.Keys(pages)) {
 		if path.Dir(name) != path.Dir(decisions) || name == decisions {
