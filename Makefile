@@ -154,7 +154,8 @@ bench: $(TESTENV) ## run the benchmarks that match BENCH (default all)
 bench-compare: ## run a burst of the same jobs on other schedulers and on Perceptor, in turns, ROUNDS times (default 5)
 	go run ./loadtest compare --burst --rounds $(ROUNDS)
 
-# The generator has a module of its own, so that its many requirements change no other tool.
+# The generator has a module of its own, so that its many requirements change no other tool. Compiling it takes two
+# minutes of processor time, so the site is no part of test; internal/pages checks the links of the pages there.
 .PHONY: site
 site: ## build the site of the documentation into bin/site/, and check its links
 	go tool -modfile=tools/site/go.mod hugo --source site --destination ../bin/site --cleanDestinationDir --noBuildLock --panicOnWarning --quiet

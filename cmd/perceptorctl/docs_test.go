@@ -1,39 +1,56 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/perceptor/perceptor/internal/pages"
 )
 
 // Pages name commands and flags, and the alerts tell people to run them at night.
 func TestTheCommandsInTheDocsExist(t *testing.T) {
-	pages, err := filepath.Glob("../../docs/*.md")
+	all, err := pages.Read("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	named := regexp.MustCompile("`perceptorctl ([^`]+)`")
 	found := 0
-	for _, page := range append(pages, "../../README.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
+	for _, page := range all {
+		lines := commandLines(page)
+		for _, m := range named.FindAllStringSubmatch(page.Text, -1) {
+			lines = append(lines, m[1])
 		}
-		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
-			found++
-			if problem := missing(m[1]); problem != "" {
-				t.Errorf("%s: perceptorctl %s: %s", filepath.Base(page), m[1], problem)
+		found += len(lines)
+		for _, line := range lines {
+			if problem := missing(line); problem != "" {
+				t.Errorf("%s: perceptorctl %s: %s", page.Path, line, problem)
 			}
 		}
 	}
-	if found < 100 {
+	if found < 250 {
 		t.Errorf("found %d commands in the pages, which is too few to be all of them", found)
 	}
+}
+
+// shellLine matches a command in a block of code, with variables of the environment or a
+// prompt in front, up to a pipe, a redirection, a substitution or a comment.
+var shellLine = regexp.MustCompile(`(?m)^(?:\$ |\w+=\S+ )*perceptorctl ([^|>#$\n]+)`)
+
+// commandLines returns what follows perceptorctl in the blocks of code of a page.
+func commandLines(page *pages.Page) (lines []string) {
+	for _, b := range page.Blocks {
+		switch language, _, _ := strings.Cut(b.Info, " "); language {
+		case "", "sh", "shell":
+			for _, m := range shellLine.FindAllStringSubmatch(strings.ReplaceAll(b.Text, "\\\n", " "), -1) {
+				lines = append(lines, m[1])
+			}
+		}
+	}
+	return lines
 }
 
 var longFlag = regexp.MustCompile(`^--([a-z][a-z-]*)`)
