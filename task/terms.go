@@ -13,8 +13,8 @@ import (
 //
 // A new term without a column needs a field here, a line in seal.go, its range in
 // spec.go, a field in proto/perceptor/v1/task.proto, a conversion in
-// server/terms.go, client/types.go and cmd/perceptorctl/taskterms.go, and a word in
-// docs/editing.md. If a statement must compare it, it needs a column instead of the
+// server/terms.go, client/types.go, client/encoded.go, export/line/line.go and
+// cmd/perceptorctl/taskterms.go, and a word in docs/editing.md. If a statement must compare it, it needs a column instead of the
 // line in seal.go: see store/shards/kernel/terms.go.
 type Terms struct {
 	Kind string
