@@ -2,10 +2,12 @@ package pages
 
 import (
 	"flag"
+	"io/fs"
 	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -165,4 +167,67 @@ func TestFaultsOfASiteAreFound(t *testing.T) {
 	if err != nil || n != 3 || !slices.Equal(faults, want) {
 		t.Errorf("%d pages, %v, faults:\n%s", n, err, strings.Join(faults, "\n"))
 	}
+}
+
+// These match what pages name: files, targets of the Makefile, and tests.
+var (
+	namedFile   = regexp.MustCompile("`((?:[\\w.-]+/)+[\\w.-]+\\.(?:go|sql|proto|sh))`")
+	namedTarget = regexp.MustCompile("`make ([a-z-]+)[ `]")
+	namedTest   = regexp.MustCompile(`\b((?:Test|Benchmark|Fuzz)[A-Z]\w+)`)
+	function    = regexp.MustCompile(`(?m)^func (\w+)`)
+)
+
+func TestFilesTargetsAndTestsThatPagesNameExist(t *testing.T) {
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := testNames(t)
+	for _, p := range read(t) {
+		if path.Dir(p.Path) == "docs/adr" || p.Path == "CHANGELOG.md" {
+			continue // they say what was there once
+		}
+		for _, m := range namedFile.FindAllStringSubmatch(p.Text, -1) {
+			_, err := os.Stat(filepath.Join(root, m[1]))
+			_, near := os.Stat(filepath.Join(root, path.Dir(p.Path), m[1]))
+			if err != nil && near != nil {
+				t.Errorf("%s: there is no file %s", p.Path, m[1])
+			}
+		}
+		for _, m := range namedTarget.FindAllStringSubmatch(p.Text, -1) {
+			if !strings.Contains(string(makefile), "\n"+m[1]+":") {
+				t.Errorf("%s: the Makefile has no target %s", p.Path, m[1])
+			}
+		}
+		for _, m := range namedTest.FindAllString(p.Text, -1) {
+			if m != "TestName" && !tests[m] && !strings.Contains(p.Text, "func "+m) {
+				t.Errorf("%s: there is no test %s", p.Path, m)
+			}
+		}
+	}
+}
+
+// testNames returns the names of all functions of test files.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	err := fs.WalkDir(os.DirFS(root), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (name == "bin" || name == "third_party" || name == ".git"):
+			return fs.SkipDir
+		case d.IsDir() || !strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		text, err := os.ReadFile(filepath.Join(root, name))
+		for _, m := range function.FindAllStringSubmatch(string(text), -1) {
+			names[m[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }
