@@ -8,12 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/perceptor/perceptor/internal/pages"
+	markdown "github.com/perceptor/perceptor/internal/pages"
 )
 
 // Pages name commands and flags, and the alerts tell people to run them at night.
 func TestTheCommandsInTheDocsExist(t *testing.T) {
-	all, err := pages.Read("../..")
+	all, err := markdown.Read("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,11 +37,11 @@ func TestTheCommandsInTheDocsExist(t *testing.T) {
 }
 
 // shellLine matches a command in a block of code, with variables of the environment or a
-// prompt in front, up to a pipe, a redirection, a substitution or a comment.
-var shellLine = regexp.MustCompile(`(?m)^(?:\$ |\w+=\S+ )*perceptorctl ([^|>#$\n]+)`)
+// prompt in front and without the flags of all commands, up to a pipe, a redirection, a substitution or a comment.
+var shellLine = regexp.MustCompile(`(?m)^(?:\$ |\w+=\S+ )*perceptorctl (?:--[a-z-]+ [^-\s]\S* )*([^|>#$\n]+)`)
 
 // commandLines returns what follows perceptorctl in the blocks of code of a page.
-func commandLines(page *pages.Page) (lines []string) {
+func commandLines(page *markdown.Page) (lines []string) {
 	for _, b := range page.Blocks {
 		switch language, _, _ := strings.Cut(b.Info, " "); language {
 		case "", "sh", "shell":
