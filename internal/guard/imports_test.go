@@ -69,7 +69,7 @@ var imports = []rule{
 		"store/shards/sql", "store/shards/transition", "store/statement", "task",
 	}},
 	{"store/shards/imports", []string{
-		"store/shards/far", "store/shards/kernel", "store/shards/sql", "task",
+		"store/pack", "store/shards/far", "store/shards/kernel", "store/shards/sql", "task",
 	}},
 	{"store/shards", []string{"forecast", "internal/share", "proto/perceptor/v1", "store", "store/pack", "store/shards/...", "store/statement", "task"}},
 	{"store/storetest", []string{"internal/testenv", "migrations", "store"}},

@@ -28,7 +28,7 @@ var allowed = map[string]struct {
 	"store/shards":          {1, "a setting of a transaction takes no parameters"},
 	"store/shards/counters": {1, "a setting of a transaction takes no parameters"},
 	"store/shards/history":  {1, "a setting of a transaction takes no parameters"},
-	"store/shards/kernel":   {2, "COPY, and settings of a transaction, take no parameters"},
+	"store/shards/kernel":   {3, "COPY, and settings of a transaction, take no parameters"},
 }
 
 // statement matches what begins like SQL. Keywords are written in capitals

@@ -51,6 +51,7 @@ func (o *Options) Declare(f *harness.Flags) {
 	f.Require(o.File == "" || writers[o.File] != nil, "--file %q is not one of csv, jsonl, parquet", o.File)
 	f.Switch(&o.Keys, "keys", "with --file: lines have an idempotency_key")
 	f.StringVar(&o.kills, "kill", o.kills, "with --file: kill a part or perceptorctl, and start it again: taskd@20s,perceptorctl@30s")
+	f.Statements()
 	harness.Num(f, &o.Others, "others", harness.Between(0.0, 10_000), "with --file: tasks per second of another tenant")
 	harness.Num(f, &o.Alone, "alone", harness.Between(time.Second, time.Hour), "with --file: how long the other tenant is measured before the import")
 	harness.Num(f, &o.Fires, "fires", harness.Between(0, 100_000), "with --file: number of tasks that are imported to fire at once")

@@ -183,6 +183,10 @@ func (r *runner) measure(ctx context.Context, name string, m made, others *tenan
 	if err != nil {
 		return err
 	}
+	counted, err := r.statements(ctx)
+	if err != nil {
+		return err
+	}
 	used, began := meter.Sample(), time.Now()
 	err = r.drive(ctx, c, name, began)
 	took := time.Since(began)
@@ -192,6 +196,11 @@ func (r *runner) measure(ctx context.Context, name string, m made, others *tenan
 	}
 	r.report.LinesPerS = harness.Round(float64(m.sum.Count) / took.Seconds())
 	r.report.CPU = harness.NewCPU(harness.Used(used, meter.Sample()), m.sum.Count)
+	executed, err := r.statements(ctx)
+	if err != nil {
+		return err
+	}
+	r.report.Statements = executed.Since(counted, took)
 	written, err := r.wal(ctx)
 	if err != nil {
 		return err
@@ -208,6 +217,19 @@ func (r *runner) wal(ctx context.Context) (int64, error) {
 	}
 	defer db.Close()
 	return db.WAL(ctx)
+}
+
+// statements returns what PostgreSQL has executed, if that is counted.
+func (r *runner) statements(ctx context.Context) (harness.StatementCounts, error) {
+	if !r.Setup.Statements {
+		return nil, nil
+	}
+	db, err := harness.Dial(ctx, r.stack.Postgres())
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	return db.Statements(ctx)
 }
 
 // measureDisk measures what the tasks take on disk.

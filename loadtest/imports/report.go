@@ -23,6 +23,8 @@ type Report struct {
 	LinesPerS float64 `json:"lines_per_s"`
 	ImportS   float64 `json:"import_s"`
 	harness.CPU
+	// Statements are those of PostgreSQL, with --statements.
+	Statements []harness.Statement `json:"statements,omitempty"`
 	// MaxRSS is the largest memory by process, in MiB. What processes share counts once.
 	MaxRSS          map[string]float64 `json:"max_rss_mb"`
 	BytesPerTask    float64            `json:"bytes_per_task"`
@@ -81,6 +83,7 @@ func (rep *Report) Table(t *harness.Table) {
 		t.Row("  memory of "+name, "at most %.0f MiB", rep.MaxRSS[name])
 	}
 	t.WriteString(rep.CPU.Table("line", time.Duration(rep.ImportS*float64(time.Second))))
+	t.Statements(rep.Statements)
 	t.Row("others' lateness ms", "before: %s", rep.OthersBefore)
 	t.Row("", "during: %s", rep.OthersDuring)
 	t.Row("read back", "%d tasks in %.0f s, the same as the lines: %t", rep.Found, rep.ReadBackS, rep.Same)

@@ -146,6 +146,16 @@ type table struct {
 	paused   bool // some task is
 }
 
+// reset makes room for n tasks.
+func (t *table) reset(n int) {
+	t.kinds, t.policies, t.sealed, t.paused = dictionary[string]{}, dictionary[policy]{}, dictionary[string]{}, false
+	t.n = n
+	if cap(t.cells) < columns*n {
+		t.cells = make([]int64, columns*n)
+	}
+	t.cells = t.cells[:columns*n]
+}
+
 func (t *table) column(c int) []int64 { return t.cells[c*t.n : (c+1)*t.n] }
 
 func (t *table) set(i int, r *task.Row) {
@@ -194,17 +204,24 @@ func (t *table) sealedOf(r *task.Row) int64 {
 
 // appendKeys writes the content of the keys blob.
 func appendKeys(dst []byte, rows []*task.Row, t *table) ([]byte, error) {
-	t.n = len(rows)
-	if cap(t.cells) < columns*t.n {
-		t.cells = make([]int64, columns*t.n)
-	}
-	t.cells = t.cells[:columns*t.n]
 	for i, r := range rows {
 		if err := fits(r); err != nil {
 			return nil, err
 		}
 		t.set(i, r)
 	}
+	dst, err := t.appendDictionaries(dst)
+	if err != nil {
+		return nil, err
+	}
+	for c := range baseColumns {
+		dst = appendColumn(dst, forms[c], t.column(c))
+	}
+	return t.appendSections(dst), nil
+}
+
+// appendDictionaries writes the number of tasks, the kinds and the policies.
+func (t *table) appendDictionaries(dst []byte) ([]byte, error) {
 	dst = binary.AppendUvarint(dst, uint64(t.n))
 	dst = binary.AppendUvarint(dst, uint64(len(t.kinds.list)))
 	for _, k := range t.kinds.list {
@@ -221,10 +238,7 @@ func appendKeys(dst []byte, rows []*task.Row, t *table) ([]byte, error) {
 			dst = binary.AppendUvarint(dst, uint64(v))
 		}
 	}
-	for c := range baseColumns {
-		dst = appendColumn(dst, forms[c], t.column(c))
-	}
-	return t.appendSections(dst), nil
+	return dst, nil
 }
 
 // The numbers of the sections that may follow the columns.

@@ -117,6 +117,9 @@ func Fit(rows []*task.Row, most int) int {
 type scratch struct {
 	table   table
 	content []byte
+	// templates has the numbers of templates in the pack-th pack that was encoded.
+	templates []likeNumbers
+	pack      int64
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -131,8 +134,7 @@ func Encode(rows []*task.Row, fast bool) (Pack, error) {
 	}
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	s.table.kinds, s.table.policies, s.table.sealed = dictionary[string]{}, dictionary[policy]{}, dictionary[string]{}
-	s.table.paused = false
+	s.table.reset(len(rows))
 	p := span(rows)
 	var err error
 	if s.content, err = appendKeys(s.content[:0], rows, &s.table); err != nil {

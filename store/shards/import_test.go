@@ -355,6 +355,52 @@ func (b *bundle) rolledBack(own task.Ownership) (sum task.BulkSum) {
 	return sum
 }
 
+// TestARollbackVisitsOnlyPacksThatMayHoldTasksOfItsImport: those of another import, which this program
+// cannot read, do not stop it.
+func TestARollbackVisitsOnlyPacksThatMayHoldTasksOfItsImport(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	other, i := b.imported(task.ImportTerms{}), b.imported(task.ImportTerms{})
+	version := func(n int) {
+		t.Helper()
+		if _, err := b.db.Pool(b.d).Exec(t.Context(), `UPDATE far_pack SET keys = set_byte(keys, 1, $1)`, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.write(other, b.lines(b.numberHere(other, 0), 500))
+	version(9)
+	b.write(i, b.lines(b.numberHere(i, 0), 300))
+	if _, err := b.RollbackImport(t.Context(), b.tenant, i.ID, "somebody"); err != nil {
+		t.Fatal(err)
+	}
+	if sum := b.rolledBack(own); sum.Done != 300 {
+		t.Errorf("%d tasks were removed, want 300", sum.Done)
+	}
+	version(1)
+	if n := len(b.dump()); n != 500 {
+		t.Errorf("%d tasks are left, want 500", n)
+	}
+	b.recounted()
+}
+
+// TestAFileWithSomeKeysThatExistIsStoredOnce: also if none of the keys that are read first exists.
+func TestAFileWithSomeKeysThatExistIsStoredOnce(t *testing.T) {
+	b := setup(t)
+	i := b.imported(task.ImportTerms{})
+	keys := b.keysHere(1000)
+	few := b.withKeys(b.lines(b.numberHere(i, 0), 3), []string{keys[401], keys[402], keys[777]}, 1)
+	b.sumOf("three lines", b.write(i, few).ImportSum, task.ImportSum{Lines: 3, Added: 3})
+	all := b.withKeys(b.lines(b.numberHere(i, 1), 1000), keys, 2)
+	b.sumOf("all lines", b.write(i, all).ImportSum, task.ImportSum{Lines: 1000, Added: 997, Skipped: 3})
+	if n := b.count(`SELECT count(*) FROM task_key WHERE tenant_id = $1 AND of_task AND n = 1 AND refused IS NULL`, b.tenant); n != 1000 {
+		t.Errorf("there are %d keys, want 1000", n)
+	}
+	if n := len(b.dump()); n != 1000 {
+		t.Errorf("%d tasks are stored, want 1000", n)
+	}
+	b.recounted()
+}
+
 func TestARollbackRemovesWhatHasNotFired(t *testing.T) {
 	b := setup(t)
 	own := b.chores()

@@ -35,7 +35,7 @@
 //	change.go                   changes by callers: cancel, pause, update, trigger
 //	explain.go                  why a task has not fired
 //	purge.go                    removing expired rows
-//	import.go                   imports and their rollbacks
+//	import.go, upserts.go       imports and their rollbacks; upserts of many tasks
 //
 // # Two ways to move a row
 //
@@ -186,7 +186,7 @@ func New(cluster *store.Cluster, cfg Config) *Store {
 	}
 	s.Operations = bulk.New(db, machines, counts, letters, bulk.Config{DropTenant: cfg.DropTenant, Quotas: cfg.Quotas, TakeQuota: s.TakeQuota})
 	s.Imports = imports.New(db, s.Tier, imports.Config{
-		Place: machines.Place, Upsert: s.Add, ShardOfKey: shardOfKey[[]byte], KeyLifetime: cfg.KeyLifetime, MaxKeyRenewal: maxKeyRenewal,
+		Place: machines.Place, Upsert: s.Add, UpsertMany: s.UpsertMany, ShardOfKey: shardOfKey[[]byte], KeyLifetime: cfg.KeyLifetime, MaxKeyRenewal: maxKeyRenewal,
 	})
 	servers := serverPlaces(cluster)
 	for d := range s.dbs {

@@ -33,9 +33,9 @@ func (b *bulkStep) nextPacks(ctx context.Context, at task.ListCursor) (names []f
 		}
 		return []far.PackName{name}, at, nil
 	}
-	f, pool := &b.terms.Filter, b.s.db.Pool(b.d)
+	pool := b.s.db.Pool(b.d)
 	for looked, wanted := 0, 0; ; {
-		w, err := far.PacksAfter(ctx, pool, level0, b.row.Tenant, at.Pack, f.DueFrom, f.DueEnd())
+		w, err := b.packsAfter(ctx, level0, at.Pack)
 		if err != nil {
 			return nil, at, err
 		}
@@ -68,6 +68,17 @@ func (b *bulkStep) nextPacks(ctx context.Context, at task.ListCursor) (names []f
 		}
 		return nil, at.NextStage(), nil
 	}
+}
+
+// packsAfter returns packs after a position that may hold wanted tasks.
+func (b *bulkStep) packsAfter(ctx context.Context, level0 bool, at int64) (far.Window, error) {
+	pool := b.s.db.Pool(b.d)
+	if len(b.imported) > 0 {
+		first, last := b.importedNumbers()
+		return far.PacksOfIDs(ctx, pool, b.row.Tenant, at, task.NewID(first, 0), task.NewID(last, task.Shards-1), b.mayHoldImported)
+	}
+	f := &b.terms.Filter
+	return far.PacksAfter(ctx, pool, level0, b.row.Tenant, at, f.DueFrom, f.DueEnd())
 }
 
 // wantedIn counts the tasks of a pack that are to be changed. It returns 0 for a damaged

@@ -19,9 +19,10 @@ import (
 // # Rolling an import back
 //
 // The first step in a database closes the import there, so the markers of its chunks are all
-// that there will be. The other steps visit the tenant's tasks and remove those whose number a
-// marker names, if they have not fired and were not edited: they are not kept for their
-// retention, and their keys are free again.
+// that there will be. The other steps visit the packs and rows that may hold a number that a
+// marker names: a pack tells the range of its ids, and the rows of a shard are in the order of theirs. They
+// remove the tasks with these numbers that have not fired and were not edited: these are not kept for their
+// retention, and their keys are free again. Packs of level 0 have tasks of adds only.
 
 // imported has the numbers of the ids that an import has drawn in a database. It is read once
 // for many steps: nothing changes it.
@@ -75,7 +76,7 @@ func (ops *Operations) Rollbacks(ctx context.Context, tenant int32, imports []in
 // rollback executes a step of a rollback.
 func (b *bulkStep) rollback(ctx context.Context) (lost bool, err error) {
 	if b.row.position == "" {
-		b.next = task.ListCursor{Database: b.d}.String()
+		b.next = task.ListCursor{Database: b.d, Stage: task.ListPacks}.String()
 		return b.tx(ctx, func(tx pgx.Tx, _ task.Instant) error {
 			_, err := sql.ImportPartClose.Exec(ctx, tx, b.row.Tenant, b.terms.Import)
 			return err
@@ -90,6 +91,62 @@ func (b *bulkStep) rollback(ctx context.Context) (lost bool, err error) {
 	}
 	b.runs = map[int64][]int64{}
 	return b.tasks(ctx)
+}
+
+// importedNumbers returns the first and the last number of the import.
+func (b *bulkStep) importedNumbers() (first, last int64) {
+	return b.imported[0].first, b.imported[len(b.imported)-1].last
+}
+
+// mayHoldImported reports whether the ids from first to last may have a number of the import.
+func (b *bulkStep) mayHoldImported(first, last task.ID) bool {
+	low, high := kernel.NumberOf(first), kernel.NumberOf(last)
+	i, _ := slices.BinarySearchFunc(b.imported, low, func(r numberRange, n int64) int { return cmp.Compare(r.last, n) })
+	return i < len(b.imported) && b.imported[i].first <= high
+}
+
+// importedRows changes some tasks of the import that are rows of the near tier.
+func (b *bulkStep) importedRows(ctx context.Context, at task.ListCursor) (lost bool, err error) {
+	first, last := b.importedNumbers()
+	shard := task.Shard(b.d * task.ShardsPerDatabase)
+	if at.Task != 0 {
+		shard = at.Task.Shard()
+	}
+	var keys []kernel.Key
+	looked := 0
+	for ; shard.Database() == b.d; shard++ {
+		after := task.NewID(first, shard) - 1
+		if at.Task != 0 && at.Task.Shard() == shard {
+			after = at.Task
+		}
+		most := bulkLook - looked
+		list, err := b.readImported(ctx, shard, after, task.NewID(last, shard), most)
+		if err != nil {
+			return false, err
+		}
+		for _, r := range list {
+			at.Task, looked = r.ID, looked+1
+			if b.wants(&task.Machine{Task: r}) {
+				keys = append(keys, kernel.RowKey(r))
+			}
+			if len(keys) == b.limit {
+				break
+			}
+		}
+		if len(keys) == b.limit || len(list) == most {
+			return b.to(ctx, at, func(tx pgx.Tx, now task.Instant) error { return b.changeRows(ctx, tx, keys, now) })
+		}
+		at.Task = task.NewID(last, shard)
+	}
+	return b.to(ctx, at.NextStage(), func(tx pgx.Tx, now task.Instant) error { return b.changeRows(ctx, tx, keys, now) })
+}
+
+func (b *bulkStep) readImported(ctx context.Context, shard task.Shard, after, last task.ID, most int) ([]*task.Row, error) {
+	rows, err := sql.ImportRows.Query(ctx, b.s.db.Pool(b.d), b.row.Tenant, int16(shard), int64(after), int64(last), most)
+	if err != nil {
+		return nil, err
+	}
+	return kernel.CollectRows(rows)
 }
 
 // importedIn returns the numbers of a closed import in database d, sorted.

@@ -51,6 +51,9 @@ func (b *bulkStep) tasks(ctx context.Context) (lost bool, err error) {
 			return b.to(ctx, at, nil)
 		}
 	}
+	if len(b.imported) > 0 {
+		return b.importedRows(ctx, at)
+	}
 	return b.rows(ctx, at)
 }
 

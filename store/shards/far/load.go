@@ -33,6 +33,9 @@ import (
 //
 // All packs are encoded before the transaction begins. It holds the connection only
 // while PostgreSQL writes about twenty bytes a task.
+//
+// Tasks that differ in few fields need no row each ([pack.Like]): of the far ones only what differs is
+// ever written down, and only the near ones become rows.
 
 // Bounds of one chunk of a bulk load.
 const (
@@ -56,6 +59,11 @@ type Loaded struct {
 type Loading struct {
 	// Rows are 1 to [MaxLoad] rows. Rows whose State is 0 are left out.
 	Rows []task.Row
+	// Like, if set, are the tasks, and there are no Rows. Fill sets Begin and First; a First of
+	// [task.Never] leaves a task out. Bases are the rows of its templates without id and instants. Neither
+	// Shards nor Choose is possible.
+	Like  *pack.Like
+	Bases []task.Row
 	// Shards has the shard of each row. nil: LoadIn chooses them, the same one for neighbors.
 	Shards []task.Shard
 	// Fill, if set, completes the rows once they have their ids; now is the database's clock.
@@ -87,10 +95,10 @@ func (t *Tier) Load(ctx context.Context, d int, rows []task.Row) (Loaded, error)
 
 // LoadIn is [Tier.Load] with more than tasks in its transaction.
 func (t *Tier) LoadIn(ctx context.Context, d int, chunk *Loading) (Loaded, error) {
-	if n := len(chunk.Rows); n < 1 || n > MaxLoad {
+	l := &load{Loading: chunk}
+	if n := l.len(); n < 1 || n > MaxLoad {
 		return Loaded{}, fmt.Errorf("load: %d tasks; 1 to %d are allowed", n, MaxLoad)
 	}
-	l := &load{Loading: chunk}
 	now, err := t.number(ctx, d, l)
 	if err == nil {
 		err = t.complete(l, now)
@@ -156,6 +164,14 @@ type load struct {
 	pausedMinute int32
 }
 
+// len returns the number of tasks.
+func (l *load) len() int {
+	if l.Like != nil {
+		return len(l.Like.IDs)
+	}
+	return len(l.Rows)
+}
+
 // part holds the tasks of one bucket's packs: indexes of rows, each below its tenant in
 // one number, so that sorting the numbers sorts by tenant and id.
 type part struct {
@@ -174,8 +190,8 @@ func (t *Tier) number(ctx context.Context, d int, l *load) (now task.Instant, er
 	if err := sql.Now.QueryRow(ctx, t.db.Pool(d)).Scan(&now); err != nil {
 		return 0, err
 	}
-	rows := l.Rows
-	blocks := (len(rows) + kernel.NumberBlock - 1) / kernel.NumberBlock
+	n := l.len()
+	blocks := (n + kernel.NumberBlock - 1) / kernel.NumberBlock
 	firsts, drawn, err := t.db.DrawBlocks(ctx, d, blocks)
 	if err != nil {
 		return 0, err
@@ -184,11 +200,16 @@ func (t *Tier) number(ctx context.Context, d int, l *load) (now task.Instant, er
 	start := rand.IntN(task.ShardsPerDatabase)
 	for b, first := range firsts {
 		shard := task.Shard(d*task.ShardsPerDatabase + (start+b*task.ShardsPerDatabase/blocks)%task.ShardsPerDatabase)
-		for i := b * kernel.NumberBlock; i < min(len(rows), (b+1)*kernel.NumberBlock); i++ {
+		for i := b * kernel.NumberBlock; i < min(n, (b+1)*kernel.NumberBlock); i++ {
 			if l.Shards != nil {
 				shard = l.Shards[i]
 			}
-			rows[i].ID = task.NewID(first+int64(i-b*kernel.NumberBlock), shard)
+			id := task.NewID(first+int64(i-b*kernel.NumberBlock), shard)
+			if l.Like != nil {
+				l.Like.IDs[i] = id
+			} else {
+				l.Rows[i].ID = id
+			}
 		}
 	}
 	return now, nil
@@ -224,12 +245,33 @@ func (t *Tier) placeAll(l *load, now task.Instant) error {
 	return nil
 }
 
-// sort decides the destination of each row. Rows that are due soon are routed as in a
-// compaction. Most rows are due later and are sorted by numbers instead of pointers.
-func (l *load) sort(border task.Instant) error {
+// sort decides the destination of each task. Tasks that are due soon are routed as in a
+// compaction. Most tasks are due later and are sorted by numbers instead of pointers.
+func (l *load) sort(border task.Instant) (err error) {
 	l.due = task.Never
 	route := newRouting(border)
 	hours := map[task.Instant]*part{}
+	if l.Like != nil {
+		l.sortLike(route, hours)
+	} else if err := l.sortRows(route, hours); err != nil {
+		return err
+	}
+	route.settle()
+	if len(route.paused) > 0 {
+		l.pausedMinute = pack.MinuteOf(route.pausedBucket().At)
+	}
+	l.near = route.near
+	for _, r := range l.near {
+		l.due = min(l.due, r.DueAt)
+	}
+	if l.packs, err = route.packs(); err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	l.coarsen(border, hours)
+	return nil
+}
+
+func (l *load) sortRows(route *routing, hours map[task.Instant]*part) error {
 	var one [1]*task.Row
 	for i := range l.Rows {
 		r := &l.Rows[i]
@@ -240,37 +282,67 @@ func (l *load) sort(border task.Instant) error {
 			return fmt.Errorf("load: task %d of the chunk is not a new one", i)
 		}
 		l.moves.Move(r.Tenant, r.Type, task.NoCell, task.Cell(task.Scheduled), 1)
-		if border == task.Never {
+		if route.border == task.Never {
 			route.near = append(route.near, r)
 			continue
 		}
-		if r.Paused || r.DueAt-border < minuteReach {
+		if r.Paused || r.DueAt-route.border < minuteReach {
 			one[0] = r
 			route.add(one[:], source{})
 			continue
 		}
-		b := pack.BucketOf(r.DueAt, pack.Hour)
-		p := hours[b.At]
-		if p == nil {
-			p = &part{bucket: b}
-			hours[b.At] = p
-		}
-		p.places = append(p.places, placeOfRow(r.Tenant, i))
+		addPlace(hours, r.DueAt, placeOfRow(r.Tenant, i))
 	}
-	route.settle()
-	if len(route.paused) > 0 {
-		l.pausedMinute = pack.MinuteOf(route.pausedBucket().At)
-	}
-	l.near = route.near
-	for _, r := range l.near {
-		l.due = min(l.due, r.DueAt)
-	}
-	var err error
-	if l.packs, err = route.packs(); err != nil {
-		return fmt.Errorf("load: %w", err)
-	}
-	l.coarsen(border, hours)
 	return nil
+}
+
+// sortLike is sortRows for like tasks. Those that are due soon become rows.
+func (l *load) sortLike(route *routing, hours map[task.Instant]*part) {
+	x := l.Like
+	var one [1]*task.Row
+	counts := make([]int64, len(l.Bases))
+	for i, first := range x.First {
+		if first == task.Never {
+			continue
+		}
+		counts[x.Template[i]]++
+		if route.border != task.Never && first-route.border >= minuteReach {
+			addPlace(hours, first, uint64(i))
+			continue
+		}
+		one[0] = l.rowOf(i)
+		if route.border == task.Never {
+			route.near = append(route.near, one[0])
+		} else {
+			route.add(one[:], source{})
+		}
+	}
+	for i, n := range counts {
+		if n > 0 {
+			l.moves.Move(x.Tenant, l.Bases[i].Type, task.NoCell, task.Cell(task.Scheduled), n)
+		}
+	}
+}
+
+// rowOf returns the row of a like task.
+func (l *load) rowOf(i int) *task.Row {
+	x := l.Like
+	r := l.Bases[x.Template[i]]
+	r.Tenant, r.ID, r.Begin, r.CreatedAt = x.Tenant, x.IDs[i], x.Begin[i], x.CreatedAt
+	r.ScheduledAt, r.Anchor, r.DueAt = x.First[i], x.First[i], max(x.First[i], x.CreatedAt)
+	r.Params = x.Params[i]
+	return &r
+}
+
+// addPlace adds a task to its hour.
+func addPlace(hours map[task.Instant]*part, due task.Instant, place uint64) {
+	b := pack.BucketOf(due, pack.Hour)
+	p := hours[b.At]
+	if p == nil {
+		p = &part{bucket: b}
+		hours[b.At] = p
+	}
+	p.places = append(p.places, place)
 }
 
 // coarsen keeps hours that are due soon or have many tasks. It joins the others
@@ -326,6 +398,9 @@ func (l *load) encodePart(p part) ([]bucketPack, error) {
 	slices.Sort(p.places)
 	even := (len(p.places) + packTasks - 1) / packTasks
 	even = (len(p.places) + even - 1) / even
+	if l.Like != nil {
+		return l.encodeLike(p, even)
+	}
 	rows := make([]*task.Row, len(p.places))
 	for i, place := range p.places {
 		rows[i] = &l.Rows[place&(1<<placeBits-1)]
@@ -339,6 +414,20 @@ func (l *load) encodePart(p part) ([]bucketPack, error) {
 		}
 		out = append(out, bucketPack{p.bucket, made})
 		rows = rows[n:]
+	}
+	return out, nil
+}
+
+// encodeLike is encodePart for like tasks.
+func (l *load) encodeLike(p part, even int) (out []bucketPack, err error) {
+	const mask = 1<<placeBits - 1
+	for rest := p.places; len(rest) > 0; {
+		n := l.Like.Fit(rest, mask, min(even, packTasks), packBytes)
+		made, err := l.Like.Encode(rest[:n], mask, false)
+		if err != nil {
+			return nil, err
+		}
+		out, rest = append(out, bucketPack{p.bucket, made}), rest[n:]
 	}
 	return out, nil
 }
@@ -384,31 +473,47 @@ func (l *load) copyPages(ctx context.Context, tx pgx.Tx) error {
 	if len(l.packs) == 0 {
 		return nil
 	}
-	pages := (len(l.Rows) + pageNumbers - 1) / pageNumbers
+	n := l.len()
+	pages := (n + pageNumbers - 1) / pageNumbers
 	_, err := tx.CopyFrom(ctx, pgx.Identifier{"far_locator"}, []string{"page", "latest", "minutes"}, pgx.CopyFromSlice(pages, func(i int) ([]any, error) {
-		rows := l.Rows[i*pageNumbers : min(len(l.Rows), (i+1)*pageNumbers)]
-		page, _ := pageOf(rows[0].ID)
+		begin := i * pageNumbers
+		page, _ := pageOf(l.id(begin))
 		minutes := make([]byte, pageBytes)
 		latest := int32(0)
-		for i := range rows {
-			m := l.minuteOf(&rows[i])
+		for i := begin; i < min(n, begin+pageNumbers); i++ {
+			m := l.minuteOf(i)
 			latest = max(latest, m)
-			binary.BigEndian.PutUint32(minutes[4*i:], uint32(m))
+			binary.BigEndian.PutUint32(minutes[4*(i-begin):], uint32(m))
 		}
 		return []any{page, latest, minutes}, nil
 	}))
 	return err
 }
 
-// minuteOf returns the entry of a row in the locator.
-func (l *load) minuteOf(r *task.Row) int32 {
-	switch {
+// id returns the id of a task.
+func (l *load) id(i int) task.ID {
+	if l.Like != nil {
+		return l.Like.IDs[i]
+	}
+	return l.Rows[i].ID
+}
+
+// minuteOf returns the entry of a task in the locator.
+func (l *load) minuteOf(i int) int32 {
+	if l.Like != nil {
+		if l.Like.First[i] == task.Never {
+			return 0
+		}
+		return pack.MinuteOf(max(l.Like.First[i], l.Like.CreatedAt))
+	}
+	switch r := &l.Rows[i]; {
 	case r.State == 0:
 		return 0
 	case r.Paused:
 		return l.pausedMinute
+	default:
+		return pack.MinuteOf(r.DueAt)
 	}
-	return pack.MinuteOf(r.DueAt)
 }
 
 func (l *load) result() Loaded {

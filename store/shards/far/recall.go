@@ -3,10 +3,12 @@ package far
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
@@ -52,6 +54,65 @@ func RecallRow(ctx context.Context, tx pgx.Tx, p PackName, r *task.Row) (done bo
 	args = append(sql.WaitingArgs(args, r), kernel.TermArgs(r)...)
 	tag, err := sql.Recall.Exec(ctx, tx, args...)
 	return err == nil && tag.RowsAffected() > 0, err
+}
+
+// Held are tasks of a locked pack.
+type Held struct {
+	Name PackName
+	// Rows are those of the tasks that were looked for, with their params. Living is the number of
+	// tasks that the pack holds.
+	Rows   []*task.Row
+	Living int
+}
+
+// Hold locks the packs that hold some tasks, until tx ends. Tasks whose pack is locked by another
+// transaction or cannot be read, and those that are in no pack, are left out.
+func Hold(ctx context.Context, tx pgx.Tx, keys []kernel.Key) ([]Held, error) {
+	s := search{places: map[kernel.Key]int{}, wanted: map[PackName][]kernel.Key{}}
+	if err := s.findPlaces(ctx, tx, kernel.UniqueKeys(keys)); err != nil {
+		return nil, err
+	}
+	names := slices.Sorted(maps.Keys(s.wanted))
+	var list []Held
+	for some := range slices.Chunk(names, PacksAtOnce) {
+		locked, err := Lock(ctx, tx, some)
+		if err != nil {
+			return nil, err
+		}
+		void, err := ReadTombstones(ctx, tx, locked)
+		if err != nil {
+			return nil, err
+		}
+		for i := range locked {
+			if h := s.heldIn(&locked[i], void); len(h.Rows) > 0 {
+				list = append(list, h)
+			}
+		}
+	}
+	return list, nil
+}
+
+// heldIn returns the wanted tasks of a locked pack.
+func (s *search) heldIn(p *Locked, void map[Tombstone]bool) Held {
+	h := Held{Name: p.Name()}
+	rows, err := pack.Decode(p.Keys, p.Params)
+	if err != nil {
+		return h // a compaction will quarantine it, or a newer program reads it
+	}
+	wanted := map[kernel.Key]bool{}
+	for _, k := range s.wanted[h.Name] {
+		wanted[k] = true
+	}
+	for _, r := range rows {
+		if void[Tombstone{Pack: h.Name, Task: r.ID}] {
+			continue
+		}
+		h.Living++
+		if wanted[kernel.RowKey(r)] {
+			h.Rows = append(h.Rows, r)
+		}
+	}
+	return h
 }
 
 // Machines looks for tasks that the near tier does not have. It returns the packed

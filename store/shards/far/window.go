@@ -62,3 +62,29 @@ func readWindow(ctx context.Context, q kernel.Querier, statement *statement.Stat
 	slices.SortFunc(w.Names, func(a, b int64) int { return cmp.Compare(max(a, -a), max(b, -b)) })
 	return w, nil
 }
+
+// PacksOfIDs returns packs after a position, of all levels but 0, that may hold tasks of a tenant with
+// ids from first to last. meets chooses among them by the range of their ids.
+func PacksOfIDs(ctx context.Context, q kernel.Querier, tenant int32, at int64, first, last task.ID, meets func(first, last task.ID) bool) (Window, error) {
+	rows, err := sql.ImportPacks.Query(ctx, q, tenant, at, WindowPacks, int64(first), int64(last))
+	if err != nil {
+		return Window{}, err
+	}
+	var w Window
+	var looked int
+	var firsts, lasts []int64
+	if _, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		return struct{}{}, row.Scan(&w.Names, &looked, &w.Last, &firsts, &lasts)
+	}); err != nil {
+		return Window{}, err
+	}
+	w.Last, w.End = max(w.Last, at), looked < WindowPacks
+	n := 0
+	for i, name := range w.Names {
+		if meets(task.ID(firsts[i]), task.ID(lasts[i])) {
+			w.Names[n], n = name, n+1
+		}
+	}
+	w.Names = w.Names[:n]
+	return w, nil
+}

@@ -58,6 +58,7 @@ func slab(n int) (rows []task.Row, done func()) {
 // fill makes the rows of the part, which have their ids.
 func (p *part) fill(now task.Instant) {
 	c := p.w.chunk
+	p.now = now
 	for i := range p.rows {
 		r := &p.rows[i]
 		id := r.ID
@@ -79,9 +80,13 @@ func (p *part) fill(now task.Instant) {
 	}
 }
 
-// reject leaves out row i.
+// reject leaves out line i.
 func (p *part) reject(i int, faults ...task.Fault) {
-	p.rows[i].State = 0
+	if p.like != nil {
+		p.like.First[i] = task.Never
+	} else {
+		p.rows[i].State = 0
+	}
 	p.sum.Rejected++
 	for _, f := range faults {
 		p.faults = append(p.faults, task.LineFault{Line: p.w.chunk.Lines[p.lines[i]].Line, Fault: f})
@@ -90,22 +95,31 @@ func (p *part) reject(i int, faults ...task.Fault) {
 
 // fill makes the row of a line whose template is simple.
 func (t *template) fill(r *task.Row, l *task.ImportLine, id task.ID, now task.Instant) []task.Fault {
-	begin := l.Begin
-	if begin == task.Never {
-		begin = now
-	}
-	if t.spec.End <= now || t.spec.End <= begin {
-		s := task.Spec{Terms: task.Terms{Begin: l.Begin, End: t.spec.End}}
-		return s.ResolveBegin(now)
-	}
-	first := begin
-	if t.spec.Spread > 0 {
-		first += task.Instant(task.SpreadOf(id, t.spec.Spread).Milliseconds())
+	begin, first, faults := t.instants(l, id, now)
+	if len(faults) > 0 {
+		return faults
 	}
 	*r = t.row
 	r.ID, r.Begin, r.ScheduledAt, r.Anchor, r.DueAt, r.CreatedAt = id, begin, first, first, max(first, now), now
 	give(r, l)
 	return nil
+}
+
+// instants returns the begin and the first instant of a line whose template is simple.
+func (t *template) instants(l *task.ImportLine, id task.ID, now task.Instant) (begin, first task.Instant, faults []task.Fault) {
+	begin = l.Begin
+	if begin == task.Never {
+		begin = now
+	}
+	if t.spec.End <= now || t.spec.End <= begin {
+		s := task.Spec{Terms: task.Terms{Begin: l.Begin, End: t.spec.End}}
+		return 0, 0, s.ResolveBegin(now)
+	}
+	first = begin
+	if t.spec.Spread > 0 {
+		first += task.Instant(task.SpreadOf(id, t.spec.Spread).Milliseconds())
+	}
+	return begin, first, nil
 }
 
 // give sets what a row has of its line alone.
@@ -207,6 +221,10 @@ func (p *part) end(b *pgx.Batch) {
 // count counts the added tasks.
 func (p *part) count() {
 	p.types = map[task.Type]int{}
+	if p.like != nil {
+		p.countLike()
+		return
+	}
 	for i := range p.rows {
 		if r := &p.rows[i]; r.State != 0 {
 			p.types[r.Type]++

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/store/shards/far"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
@@ -168,12 +169,14 @@ const partTries = 8
 
 // storePart stores a part of a chunk, unless that was done before.
 func (w *writing) storePart(ctx context.Context, d int, lines []int32) (err error) {
+	careful := false
 	for range partTries {
-		p := &part{w: w, d: d, lines: lines}
+		p := &part{w: w, d: d, lines: lines, careful: careful}
 		if err = p.store(ctx); err == nil {
 			w.add(p)
 			return nil
 		}
+		careful = careful || errors.Is(err, errAgain)
 		if errors.Is(err, errStored) {
 			return w.addStored(ctx, d)
 		}
@@ -222,13 +225,19 @@ type part struct {
 	w     *writing
 	d     int
 	lines []int32
-	// rows are those of lines, in the same order. A row without a state is not stored.
+	// rows are those of lines, in the same order. A row without a state is not stored. like
+	// is set instead if the lines differ in few fields.
 	rows   []task.Row
+	like   *pack.Like
 	shards []task.Shard // of the rows, if lines have keys
 	faults []task.LineFault
 	sum    task.ImportSum
 	types  map[task.Type]int
 	keys   *keys // nil: no line has a key
+	// careful says that some keys of the part may exist.
+	careful bool
+	// now is the database's clock when the rows were made.
+	now task.Instant
 	// numbers are those of the ids.
 	numbers []int64
 }
@@ -242,25 +251,35 @@ func (p *part) store(ctx context.Context) error {
 	if len(p.lines) == 0 {
 		return p.storeMarker(ctx)
 	}
-	var done func()
-	p.rows, done = slab(len(p.lines))
-	defer done()
-	chunk := &far.Loading{Rows: p.rows, Shards: p.shards, Fill: p.fill, First: p.begin, Last: p.end}
-	if p.keys != nil {
+	chunk := &far.Loading{Shards: p.shards, First: p.begin, Last: p.end}
+	defer p.makeRoom(chunk)()
+	switch {
+	case p.keys == nil:
+	case p.careful:
 		chunk.Choose = p.chooseNew
+	default:
+		chunk.First = p.beginWithKeys
 	}
 	_, err := p.w.im.tier.LoadIn(ctx, p.d, chunk)
+	if violates(err, "task_key_pkey") {
+		return errAgain
+	}
 	return asStored(err)
 }
 
 // asStored returns errStored for the error of a transaction whose marker another one has written
 // first.
 func asStored(err error) error {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == uniqueViolation && pg.ConstraintName == "import_chunk_pkey" {
+	if violates(err, "import_chunk_pkey") {
 		return errStored
 	}
 	return err
+}
+
+// violates reports whether an error says that a row of a unique index exists.
+func violates(err error, constraint string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == uniqueViolation && pg.ConstraintName == constraint
 }
 
 // uniqueViolation is PostgreSQL's code of unique_violation.

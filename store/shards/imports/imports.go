@@ -18,6 +18,7 @@
 //	imports.go  imports: creating, reading, ending; purging them
 //	chunk.go    storing chunks: parts, markers, repetitions
 //	build.go    from lines to rows
+//	like.go     from lines that differ in few fields to columns
 //	keyed.go    lines with an idempotency_key
 package imports
 
@@ -48,11 +49,26 @@ type Config struct {
 	Place func(tenant int32, id task.ID, spec *task.Spec, now task.Instant) (*task.Row, []task.Fault)
 	// Upsert adds the only task of a request with a key, or gives the existing one its terms.
 	Upsert func(ctx context.Context, r task.AddRequest) (task.AddResult, error)
+	// UpsertMany does upserts for tasks of database d in one transaction, and settles those that it
+	// can. If it fails, none is settled.
+	UpsertMany func(ctx context.Context, tenant int32, d int, list []*Upsert) error
 	// ShardOfKey returns the shard of an idempotency_key.
 	ShardOfKey func(tenant int32, key []byte) task.Shard
 	// KeyLifetime is the least lifetime of a key, and MaxKeyRenewal the longest time from now to
 	// the begin of it.
 	KeyLifetime, MaxKeyRenewal time.Duration
+}
+
+// Upsert is an upsert of a task that exists.
+type Upsert struct {
+	Request task.AddRequest
+	// ID is the task that has the key. Same says that it was added with the same body.
+	ID   task.ID
+	Same bool
+	// Settled says that Result, or Err, is the outcome.
+	Settled bool
+	Result  task.AddResult
+	Err     error
 }
 
 // Imports are the imports of all databases. They are safe for concurrent use.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
@@ -22,13 +23,25 @@ import (
 // lines of a part have the same key, one of them counts: the last one if it updates,
 // otherwise the first one.
 //
-// Existing tasks are updated before the transaction of the part, each in a transaction of
-// its own. If the part is stored again, because its transaction failed, the updates change
+// Existing tasks are updated before the transaction of the part, many in a transaction; those that are
+// locked by others, or that have ended, one by one. If the part is stored again, because its transaction failed, the updates change
 // nothing more. If its transaction finds that further keys exist by now, it ends without a
 // commit, and the part begins again.
+//
+// Most files have keys that are new, and for these COPY is much cheaper than an insert that
+// passes over keys that exist. So a part reads a few of its keys first. If none of them exists, it
+// copies all. If one exists all the same, the transaction fails, and the part begins again, carefully:
+// its transaction inserts the new keys and reads the others.
 
-// upsertsAtOnce is how many upserts of a part are under way at a time.
-const upsertsAtOnce = 64
+// sampledKeys is how many keys of a part are read first.
+const sampledKeys = 16
+
+const (
+	// upsertsInTx is how many upserts of a part are one transaction, which locks their rows and packs.
+	upsertsInTx = 250
+	// upsertsAtOnce is how many upserts that are not settled so are under way at a time.
+	upsertsAtOnce = 64
+)
 
 // keys has the keys of the rows of a part.
 type keys struct {
@@ -61,7 +74,23 @@ func (p *part) sortByKey(ctx context.Context) error {
 		}
 	}
 	p.collect()
-	return nil
+	if p.mode() == task.UpdateExisting || p.careful {
+		return nil
+	}
+	return p.sample(ctx)
+}
+
+// sample makes the part careful if one of some keys exists.
+func (p *part) sample(ctx context.Context) error {
+	var shards []int16
+	var texts []string
+	step := max(1, len(p.keys.texts)/sampledKeys)
+	for i := 0; i < len(p.keys.texts); i += step {
+		shards, texts = append(shards, p.keys.shards[i]), append(texts, p.keys.texts[i])
+	}
+	exist, err := p.read(ctx, p.w.im.db.Pool(p.d), shards, texts)
+	p.careful = len(exist) > 0
+	return err
 }
 
 // order sorts the lines by shard and key; equal keys stay in the order of their lines.
@@ -149,29 +178,53 @@ func (p *part) update(ctx context.Context) error {
 	if err != nil || len(exist) == 0 {
 		return err
 	}
-	results, errs := make([]task.AddResult, len(p.lines)), make([]error, len(p.lines))
+	list := make([]*Upsert, len(p.lines)) // of the lines whose keys exist
+	var some []*Upsert
+	for k, known := range exist {
+		i := p.keys.rows[k]
+		r := p.request(p.lines[i])
+		list[i] = &Upsert{Request: r, ID: known.id, Same: bytes.Equal(known.hash, r.Hash[:16])}
+	}
+	for _, x := range list {
+		if x != nil {
+			some = append(some, x)
+		}
+	}
+	if err := p.upsertAll(ctx, some); err != nil {
+		return err
+	}
+	for i, x := range list {
+		if x != nil {
+			p.updated(p.lines[i], x.Result, x.Err)
+		}
+	}
+	p.keep(func(i int) bool { return list[i] == nil })
+	return nil
+}
+
+// upsertAll does upserts: many in a transaction, and those that this does not settle alone.
+func (p *part) upsertAll(ctx context.Context, list []*Upsert) error {
+	for some := range slices.Chunk(list, upsertsInTx) {
+		// After an error none is settled, and each is tried alone.
+		if err := p.w.im.cfg.UpsertMany(ctx, p.w.of.Tenant, p.d, some); err != nil && kernel.NoAnswer(err) {
+			return err
+		}
+	}
 	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(upsertsAtOnce)
-	gone := map[int]bool{}
-	for k := range exist {
-		i := p.keys.rows[k]
-		gone[i] = true
+	for _, x := range list {
+		if x.Settled {
+			continue
+		}
 		g.Go(func() error {
-			results[i], errs[i] = p.upsert(inner, p.lines[i])
-			if again(errs[i]) {
-				return errs[i]
+			x.Result, x.Err = p.w.im.cfg.Upsert(inner, x.Request)
+			if again(x.Err) {
+				return x.Err
 			}
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	for i := range gone {
-		p.updated(p.lines[i], results[i], errs[i])
-	}
-	p.keep(func(i int) bool { return !gone[i] })
-	return nil
+	return g.Wait()
 }
 
 // again reports whether an upsert may succeed when the chunk is repeated.
@@ -180,14 +233,15 @@ func again(err error) bool {
 	return err != nil && (!errors.As(err, &known) || known.Code == task.Unavailable || known.Code == task.ResourceExhausted || known.Code == task.Internal)
 }
 
-func (p *part) upsert(ctx context.Context, line int32) (task.AddResult, error) {
+// request returns the upsert of a line.
+func (p *part) request(line int32) task.AddRequest {
 	l := &p.w.chunk.Lines[line]
 	r := task.AddRequest{
 		Tenant: p.w.of.Tenant, Key: string(l.Key), Upsert: true, KeepBegin: l.Begin == task.Never,
 		Specs: []task.Spec{p.w.templates[l.Spec].specOf(l)},
 	}
 	copy(r.Hash[:], l.KeyHash[:])
-	return p.w.im.cfg.Upsert(ctx, r)
+	return r
 }
 
 // updated counts an upsert.
@@ -275,6 +329,39 @@ func (p *part) chooseNew(ctx context.Context, tx pgx.Tx) error {
 		}
 		p.rows[i].State = 0
 		p.resolve(p.lines[i], bytes.Equal(k.hash, p.w.chunk.Lines[p.lines[i]].KeyHash[:]), fmt.Sprintf("task %s", k.id))
+	}
+	return nil
+}
+
+// expiryStep is what the expiry of keys is rounded up to. Entries of few instants lie together in
+// the index, wherever the begins of their tasks are.
+const expiryStep = task.Instant(10 * time.Minute / time.Millisecond)
+
+// beginWithKeys is begin, and writes the keys, which must be new.
+func (p *part) beginWithKeys(ctx context.Context, tx pgx.Tx, numbers []int64) error {
+	if err := p.begin(ctx, tx, numbers); err != nil {
+		return err
+	}
+	list := make([]kernel.KeyRow, 0, len(p.keys.rows))
+	ahead := task.Instant(p.w.im.cfg.MaxKeyRenewal.Milliseconds())
+	for n, i := range p.keys.rows {
+		r := &p.rows[i]
+		if r.State == 0 {
+			continue
+		}
+		l := &p.w.chunk.Lines[p.lines[i]]
+		expires := p.now.Add(max(p.w.im.cfg.KeyLifetime, r.Retention))
+		if l.Begin != task.Never {
+			expires += min(max(l.Begin-p.now, 0), ahead)
+		}
+		expires = (expires + expiryStep - 1) / expiryStep * expiryStep
+		list = append(list, kernel.KeyRow{Shard: p.keys.shards[n], Tenant: r.Tenant, Text: p.keys.texts[n], ID: r.ID, Hash: l.KeyHash, ExpiresAt: expires})
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	if err := kernel.CopyKeys(ctx, tx, list); err != nil {
+		return fmt.Errorf("write keys: %w", err)
 	}
 	return nil
 }

@@ -75,6 +75,20 @@ SELECT c.number, c.numbers, c.run_counts IS NOT NULL FROM import_chunk c WHERE c
 -- name: ChunkRunCounts(tenant int4, import int8, number int8)
 SELECT c.run_counts FROM import_chunk c WHERE c.tenant_id = @tenant AND c.import_id = @import AND c.number = @number;
 
+-- name: ImportPacks(tenant int4, after_pack int8, max_packs int8, first_id int8, last_id int8)
+-- PackWindow for the packs that have ids in @first_id .. @last_id, with the range of ids of each.
+SELECT coalesce(array_agg(p.id ORDER BY p.id) FILTER (WHERE p.meets), '{}'), count(*), coalesce(max(p.id), 0),
+       coalesce(array_agg(p.min_id ORDER BY p.id) FILTER (WHERE p.meets), '{}'), coalesce(array_agg(p.max_id ORDER BY p.id) FILTER (WHERE p.meets), '{}')
+  FROM (SELECT p.id, p.min_id, p.max_id, @tenant BETWEEN p.min_tenant AND p.max_tenant AND p.max_id >= @first_id AND p.min_id <= @last_id AS meets
+          FROM far_pack p WHERE p.id > @after_pack ORDER BY p.id LIMIT @max_packs) p;
+
+-- name: ImportRows(tenant int4, shard int2, after_id int8, last_id int8, max_rows int8)
+-- Unfinished tasks of a tenant in a shard, in the order of their ids.
+SELECT {{row_columns}} FROM task t
+ WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id > @after_id AND t.id <= @last_id AND t.run = 0
+ ORDER BY t.shard, t.tenant_id, t.id
+ LIMIT @max_rows;
+
 -- name: KeysRead(shards int2[], tenants int4[], keys text[])
 -- The known ones of some keys, by their positions from 1.
 SELECT u.id, k.first_id, k.body_hash

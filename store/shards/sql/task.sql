@@ -69,6 +69,12 @@ RETURNING first_id;
 UPDATE task_key SET first_id = @first_id, body_hash = @body_hash, expires_at = greatest(expires_at, now_ms() + @lifetime_ms)
  WHERE shard = @shard AND tenant_id = @tenant AND key = @key AND first_id = @replaced_id;
 
+-- name: KeysReplace(shards int2[], tenant int4, keys text[], ids int8[], body_hashes bytea[], lifetimes_ms int8[])
+-- Gives keys that still belong to their task another body.
+UPDATE task_key k SET body_hash = u.body_hash, expires_at = greatest(k.expires_at, now_ms() + u.lifetime)
+  FROM (SELECT * FROM unnest(@shards, @keys, @ids, @body_hashes, @lifetimes_ms) AS u (shard, key, id, body_hash, lifetime) {{list_first}}) u
+ WHERE k.shard = u.shard AND k.tenant_id = ANY (ARRAY[@tenant]) AND k.key = u.key AND k.first_id = u.id;
+
 -- name: KeyDrop(shard int2, tenant int4, key text, first_id int8)
 DELETE FROM task_key WHERE shard = @shard AND tenant_id = @tenant AND key = @key AND first_id = @first_id;
 

@@ -1,0 +1,102 @@
+package shards
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+// nearRows counts the rows of the bundle's tenant in the near tier.
+func (b *bundle) nearRows() int {
+	return b.count(`SELECT count(*) FROM task WHERE tenant_id = $1`, b.tenant)
+}
+
+// TestAnUpdateOfManyTasksMovesThoseThatChange: the others stay in their packs, in as few transactions as
+// there are hundreds of lines.
+func TestAnUpdateOfManyTasksMovesThoseThatChange(t *testing.T) {
+	b := setup(t).running()
+	i := b.imported(task.ImportTerms{OnConflict: task.UpdateExisting})
+	keys := b.keysHere(700)
+	later := func(c *task.ImportChunk) *task.ImportChunk {
+		for n := range c.Lines {
+			c.Lines[n].Begin = b.now.Add(time.Duration(48+n%3) * time.Hour)
+		}
+		return c
+	}
+	b.sumOf("new", b.write(i, later(b.withKeys(b.lines(b.numberHere(i, 0), 700), keys, 1))).ImportSum, task.ImportSum{Lines: 700, Added: 700})
+	if n := b.nearRows(); n != 0 {
+		t.Fatalf("%d tasks are rows", n)
+	}
+	nightly := later(b.withKeys(b.lines(b.numberHere(i, 1), 700), keys, 1))
+	changed := map[int]bool{}
+	for n := 0; n < 700; n += 7 {
+		nightly.Lines[n].Params, nightly.Lines[n].KeyHash, changed[n] = []byte("other"), &[16]byte{2, byte(n)}, true
+	}
+	nightly.Lines[7].Begin += task.Instant(time.Hour.Milliseconds())
+	want := task.ImportSum{Lines: 700, Updated: int64(len(changed)), Skipped: int64(700 - len(changed))}
+	b.sumOf("nightly", b.write(i, nightly).ImportSum, want)
+	if n := b.nearRows(); n != len(changed) {
+		t.Errorf("%d tasks are rows, and %d have changed", n, len(changed))
+	}
+	dump := b.dump()
+	if len(dump) != 700 {
+		t.Fatalf("%d tasks are stored", len(dump))
+	}
+	for n, key := range keys {
+		id, err := b.TaskOfKey(t.Context(), b.tenant, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, text, version := dump[id], fmt.Sprintf("params %d", n), int32(1)
+		if changed[n] {
+			text, version = "other", 2
+		}
+		if string(r.Params) != text || r.Version != version || r.Begin != nightly.Lines[n].Begin || r.DueAt != r.Begin || r.Key != key {
+			t.Errorf("line %d is stored as %+v", n, r)
+		}
+	}
+	b.recounted()
+	// The next night nothing has changed: no task moves, and the hashes are those of the last lines.
+	again := later(b.withKeys(b.lines(b.numberHere(i, 2), 700), keys, 1))
+	again.Lines = slices.Clone(nightly.Lines)
+	b.sumOf("the next night", b.write(i, again).ImportSum, task.ImportSum{Lines: 700, Skipped: 700})
+	if n := b.count(`SELECT count(*) FROM task_key WHERE tenant_id = $1 AND get_byte(body_hash, 0) = 2`, b.tenant); n != len(changed) {
+		t.Errorf("%d keys have the new hash, want %d", n, len(changed))
+	}
+}
+
+// TestAnUpdateOfTasksThatOthersHoldIsDoneWhenTheyLetGo: also of one that has ended, in whose place a new one is added.
+func TestAnUpdateOfTasksThatOthersHoldIsDoneWhenTheyLetGo(t *testing.T) {
+	b := setup(t).running()
+	i := b.imported(task.ImportTerms{OnConflict: task.UpdateExisting})
+	keys := b.keysHere(5)
+	b.write(i, b.withKeys(b.lines(b.numberHere(i, 0), 5), keys, 1)) // the first lines are rows
+	held, err := b.TaskOfKey(t.Context(), b.tenant, keys[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, err := b.TaskOfKey(t.Context(), b.tenant, keys[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Cancel(t.Context(), b.tenant, ended); err != nil {
+		t.Fatal(err)
+	}
+	unlock := b.lockRow(held)
+	release := time.AfterFunc(100*time.Millisecond, unlock)
+	defer release.Stop()
+	second := b.withKeys(b.lines(b.numberHere(i, 1), 5), keys, 2)
+	for n := range second.Lines {
+		second.Lines[n].Params = []byte("other")
+	}
+	b.sumOf("the second time", b.write(i, second).ImportSum, task.ImportSum{Lines: 5, Added: 1, Updated: 4})
+	for id, r := range b.dump() {
+		if string(r.Params) != "other" || id == ended {
+			t.Errorf("task %s is stored as %+v", id, r)
+		}
+	}
+	b.recounted()
+}
