@@ -84,7 +84,7 @@ var notAudited = []string{
 	perceptorv1.RunService_HeartbeatRuns_FullMethodName, perceptorv1.RunService_HandBackRuns_FullMethodName,
 	perceptorv1.RunService_CheckRuns_FullMethodName, perceptorv1.RunService_GetDelivery_FullMethodName,
 	perceptorv1.BulkService_GetBulkOperation_FullMethodName, perceptorv1.BulkService_ListBulkOperations_FullMethodName,
-	perceptorv1.ImportService_WriteImport_FullMethodName,
+	perceptorv1.ImportService_WriteImport_FullMethodName, perceptorv1.ImportService_PlanImport_FullMethodName,
 	perceptorv1.ImportService_GetImport_FullMethodName, perceptorv1.ImportService_ListImports_FullMethodName,
 	perceptorv1.CalendarService_GetCalendar_FullMethodName, perceptorv1.CalendarService_ListCalendars_FullMethodName,
 	perceptorv1.DeadLetterService_ListDeadRuns_FullMethodName, perceptorv1.DeadLetterService_GetDeadRun_FullMethodName,
@@ -109,7 +109,7 @@ var (
 	// programs read.
 	importProgress = []string{
 		"options", "line_count", "added_count", "skipped_count", "updated_count", "rejected_count", "chunk_count", "checksum",
-		"stored_chunks", "removed_count", "rolled_back_databases",
+		"stored_chunks", "removed_count", "rolled_back_databases", "pause_reason",
 	}
 	// clockProgress are the fields of the answer about what has fired.
 	clockProgress = []string{"instants", "open_runs", "instant_count", "delivery_count"}

@@ -311,6 +311,8 @@ type Events struct {
 	Yielded func(tenant string, n int, d time.Duration)
 	// Imported: the lines of a chunk of an import were stored, or rejected.
 	Imported func(tenant string, lines task.ImportSum)
+	// ImportPaused: the import of a tenant was told to pause for d.
+	ImportPaused func(tenant string, why task.PauseReason, d time.Duration)
 	// Replied: n entries of a call about runs got a code. Op is "start",
 	// "heartbeat", "report" or "hand_back".
 	Replied func(tenant *Tenant, op string, c task.Code, n int)
@@ -392,6 +394,12 @@ func (e *Events) limitedBy(limit string) {
 func (e *Events) imported(tenant string, lines task.ImportSum) {
 	if e.Imported != nil {
 		e.Imported(tenant, lines)
+	}
+}
+
+func (e *Events) importPaused(tenant string, why task.PauseReason, d time.Duration) {
+	if e.ImportPaused != nil && d > 0 {
+		e.ImportPaused(tenant, why, d)
 	}
 }
 

@@ -13,7 +13,8 @@ type fakeImports struct {
 	imports map[int64]*task.Import
 	chunks  map[int64]*task.ImportChunk // by number
 	err     error                       // of WriteChunk
-	lag     int64
+	load    task.ServerLoad
+	space   task.ServerSpace
 	done    func(c *task.ImportChunk) task.ChunkResult
 }
 
@@ -97,8 +98,16 @@ func (f *fakeImports) WriteChunk(_ context.Context, _ *task.Import, c *task.Impo
 	}, nil
 }
 
-func (f *fakeImports) StandbyLag(context.Context, int) (int64, error) {
+func (f *fakeImports) ServerOf(int) int { return 0 }
+
+func (f *fakeImports) ServerLoad(context.Context, int) (task.ServerLoad, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.lag, nil
+	return f.load, nil
+}
+
+func (f *fakeImports) ServerSpace(context.Context, int) (task.ServerSpace, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.space, nil
 }

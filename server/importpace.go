@@ -18,17 +18,10 @@ import (
 // rate has made up for the chunks before, and its tasks are charged then. Every answer says how
 // long that will take. A caller that sends the next chunk sooner waits for it here, up to
 // paceWithin, and is refused if it takes longer. The rate of the import itself, and the pauses for
-// due tasks and for standbys, are kept in the same way.
+// due tasks and for the servers, are kept in the same way.
 
-const (
-	// paceWithin is the longest wait of a chunk that came too early.
-	paceWithin = 30 * time.Second
-	// lagFrom is the lag of standbys from which chunks pause: by the time in which they replay
-	// the rest at lagRate, up to mostPause. It is read every lagEvery.
-	lagFrom  = 256 << 20
-	lagRate  = 64 << 20
-	lagEvery = 2 * time.Second
-)
+// paceWithin is the longest wait of a chunk that came too early.
+const paceWithin = 30 * time.Second
 
 // enter waits until a chunk may be stored, and reserves the tenant's backlog for it.
 func (w *importWriter) enter(c *heldChunk) (*reservation, error) {
@@ -39,26 +32,37 @@ func (w *importWriter) enter(c *heldChunk) (*reservation, error) {
 	if err := w.rate.wait(w.ctx, n); err != nil {
 		return nil, err
 	}
-	waited, pause := w.s.writers.pressure.adds.yield(w.ctx, w.tenant, n)
+	if low := w.s.writers.servers.low(w.ctx, c.databasesOf()); low != nil {
+		w.s.events.importPaused(tenant.Name, task.PauseStorage, lowRetry)
+		return nil, spaceError(low)
+	}
+	waited, pause := w.s.writers.adds.yield(w.ctx, w.tenant, n)
 	if pause > 0 {
 		w.s.events.yielded(tenant.Name, n, waited)
-		w.rate.pause(pause)
+		w.rate.pause(pause, task.PauseDue)
 	}
 	return w.s.quotas.admitChunk(w.ctx, tenant, n, c.of.Terms.OnConflict == task.UpdateExisting)
 }
 
-// pause returns how long the caller should wait before the next chunk.
-func (w *importWriter) pause(ctx context.Context, c *heldChunk, done *task.ChunkResult) time.Duration {
+// pause returns how long the caller should wait before the next chunk, and why.
+func (w *importWriter) pause(ctx context.Context, c *heldChunk, done *task.ChunkResult) (time.Duration, task.PauseReason) {
 	if c.of.Terms.DryRun {
 		return w.rate.left()
 	}
-	w.rate.pause(w.s.writers.pressure.standbys(ctx, int(uint64(c.of.ID+c.lines.Number)%task.Databases)))
+	w.rate.pause(w.s.writers.servers.pause(ctx, c.databasesOf()))
 	unused := len(c.lines.Lines) - int(done.Added)
 	if done.Replayed {
 		unused = len(c.lines.Lines)
 	}
-	owed := w.s.quotas.chunkStored(tenantOf(w.stream.Context()), unused, int(done.Updated))
-	return min(max(w.rate.left(), owed), time.Hour)
+	tenant := tenantOf(w.stream.Context())
+	owed := w.s.quotas.chunkStored(tenant, unused, int(done.Updated))
+	wait, why := w.rate.left()
+	if owed > wait {
+		wait, why = owed, task.PauseQuota
+	}
+	wait = min(wait, time.Hour)
+	w.s.events.importPaused(tenant.Name, why, wait)
+	return wait, why
 }
 
 // admitChunk admits a chunk of n lines: it waits until the tenant's rate has made up for what was
@@ -164,6 +168,8 @@ type importRate struct {
 
 	mu sync.Mutex
 	at time.Time
+	// why is the reason for which at was set.
+	why task.PauseReason
 }
 
 // enter returns the rate of an import for one more stream.
@@ -190,64 +196,38 @@ func (m *importRates) leave(r *importRate) {
 	}
 }
 
-// left returns the time until the next chunk may be stored.
-func (r *importRate) left() time.Duration {
+// left returns the time until the next chunk may be stored, and what it waits for.
+func (r *importRate) left() (time.Duration, task.PauseReason) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return max(time.Until(r.at), 0)
+	if left := time.Until(r.at); left > 0 {
+		return left, r.why
+	}
+	return 0, task.PauseNone
 }
 
 // pause makes the next chunk wait for at least d.
-func (r *importRate) pause(d time.Duration) {
+func (r *importRate) pause(d time.Duration, why task.PauseReason) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if at := time.Now().Add(d); d > 0 && at.After(r.at) {
-		r.at = at
+		r.at, r.why = at, why
 	}
 }
 
 // wait waits until a chunk of n lines may be stored.
 func (r *importRate) wait(ctx context.Context, n int) error {
-	if wait := r.left(); wait > paceWithin {
+	if wait, _ := r.left(); wait > paceWithin {
 		return detailed(&errdetails.ErrorInfo{Reason: string(task.ReasonTenantBusy), Domain: domain},
 			fmt.Sprintf("the next chunk of the import may be sent in %s", wait.Round(time.Second)), &errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
 	}
-	for wait := r.left(); wait > 0; wait = r.left() {
+	for wait, _ := r.left(); wait > 0; wait, _ = r.left() {
 		if err := sleep(ctx, min(wait, time.Second)); err != nil {
 			return err
 		}
 	}
 	if r.perSecond > 0 {
-		r.pause(time.Duration(float64(n) / float64(r.perSecond) * float64(time.Second)))
+		r.pause(time.Duration(float64(n)/float64(r.perSecond)*float64(time.Second)), task.PauseRate)
 	}
 	return nil
-}
-
-// pressure says when chunks should pause for others.
-type pressure struct {
-	store Imports
-	adds  *backpressure
-
-	lags [task.Databases]struct {
-		mu    sync.Mutex
-		at    time.Time
-		pause time.Duration
-	}
-}
-
-// standbys returns the pause for the standbys of a database. A lag that cannot be read is none.
-func (p *pressure) standbys(ctx context.Context, d int) time.Duration {
-	known := &p.lags[d]
-	known.mu.Lock()
-	defer known.mu.Unlock()
-	if time.Since(known.at) < lagEvery {
-		return known.pause
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	known.at, known.pause = time.Now(), 0
-	if lag, err := p.store.StandbyLag(ctx, d); err == nil && lag > lagFrom {
-		known.pause = min(time.Duration(float64(lag-lagFrom)/lagRate*float64(time.Second)), mostPause)
-	}
-	return known.pause
 }

@@ -32,14 +32,21 @@ type Imports interface {
 	RollbackImport(ctx context.Context, tenant int32, id int64, creator string) (*task.Import, error)
 	// WriteChunk stores a chunk of an open import, once. After an error it may be repeated.
 	WriteChunk(ctx context.Context, i *task.Import, c *task.ImportChunk) (task.ChunkResult, error)
-	// StandbyLag returns how many bytes the standbys of a database are behind.
-	StandbyLag(ctx context.Context, database int) (bytes int64, err error)
+	// ServerOf returns the lowest database on the PostgreSQL server of a database, which stands for that
+	// server. It must not block.
+	ServerOf(database int) int
+	// ServerLoad returns what the server of a database has to do with its log, and ServerSpace what
+	// is known of its disk.
+	ServerLoad(ctx context.Context, database int) (task.ServerLoad, error)
+	ServerSpace(ctx context.Context, database int) (task.ServerSpace, error)
 }
 
 const (
 	// maxImportText and maxImportOptions bound what the creator of an import may store with it.
 	maxImportText    = 1000
 	maxImportOptions = 16 << 10
+	// maxExpectedBytes bounds what an import may say that it will store.
+	maxExpectedBytes = 1 << 50
 )
 
 // importService implements the API's ImportService.
@@ -83,6 +90,11 @@ func (s *importService) CreateImport(ctx context.Context, r *perceptorv1.CreateI
 	if err != nil {
 		return nil, fmt.Errorf("hash the request: %w", err)
 	}
+	if !terms.DryRun {
+		if err := s.writers.servers.fits(ctx, terms.ExpectedBytes); err != nil {
+			return nil, err
+		}
+	}
 	hash := sha256.Sum256(wire)
 	terms.Creator = identityOf(ctx).TokenID
 	i, err := s.store.CreateImport(ctx, tenantOf(ctx).ID, terms, r.RequestId, hash[:])
@@ -105,17 +117,31 @@ func (r *reader) importTerms(i *perceptorv1.Import) task.ImportTerms {
 	if i.MaxRate < 0 || i.MaxRate > task.MaxImportRate {
 		r.fault("max_rate", "%d is not between 0 and %d", i.MaxRate, task.MaxImportRate)
 	}
+	if i.ExpectedBytes < 0 || i.ExpectedBytes > maxExpectedBytes {
+		r.fault("expected_bytes", "%d is not between 0 and %d", i.ExpectedBytes, int64(maxExpectedBytes))
+	}
 	if i.Restore && i.OnConflict == perceptorv1.Import_UPDATE {
 		r.fault("restore", "a task that exists cannot be given the state of another one: use SKIP or FAIL, not UPDATE")
 	}
 	return task.ImportTerms{
 		Description: i.Description, Options: i.Options, OnConflict: max(task.OnConflict(i.OnConflict), task.SkipExisting),
-		MaxRate: i.MaxRate, DryRun: i.DryRun, Restore: i.Restore,
+		MaxRate: i.MaxRate, DryRun: i.DryRun, Restore: i.Restore, ExpectedBytes: i.ExpectedBytes,
 	}
 }
 
+func (s *importService) PlanImport(ctx context.Context, r *perceptorv1.PlanImportRequest) (*perceptorv1.ImportPlan, error) {
+	if r.ExpectedBytes < 0 || r.ExpectedBytes > maxExpectedBytes {
+		return nil, invalid([]task.Fault{faultf("expected_bytes", "%d is not between 0 and %d", r.ExpectedBytes, int64(maxExpectedBytes))})
+	}
+	return s.writers.servers.plan(ctx, r.ExpectedBytes), nil
+}
+
 func (s *importService) GetImport(ctx context.Context, r *perceptorv1.GetImportRequest) (*perceptorv1.Import, error) {
-	return oneImport(ctx, r.Id, s.store.GetImport)
+	i, err := oneImport(ctx, r.Id, s.store.GetImport)
+	if err == nil && i.State == perceptorv1.Import_OPEN && !i.DryRun {
+		i.PauseReason = perceptorv1.Import_PauseReason(s.writers.servers.waitsFor(ctx))
+	}
+	return i, err
 }
 
 func (s *importService) AbortImport(ctx context.Context, r *perceptorv1.AbortImportRequest) (*perceptorv1.Import, error) {
@@ -193,7 +219,7 @@ func importReply(i *task.Import) *perceptorv1.Import {
 		MaxRate: i.Terms.MaxRate, DryRun: i.Terms.DryRun, Restore: i.Terms.Restore, State: perceptorv1.Import_State(i.State),
 		LineCount: i.Lines, AddedCount: i.Added, SkippedCount: i.Skipped, UpdatedCount: i.Updated, RejectedCount: i.Rejected,
 		ChunkCount: i.Chunks, Checksum: i.Checksum, RemovedCount: i.Removed, RolledBackDatabases: int32(i.RolledBack),
-		CreateTime: timestamp(i.CreatedAt), FinishTime: timestamp(i.FinishedAt), Creator: i.Terms.Creator,
+		CreateTime: timestamp(i.CreatedAt), FinishTime: timestamp(i.FinishedAt), Creator: i.Terms.Creator, ExpectedBytes: i.Terms.ExpectedBytes,
 	}
 	for _, r := range i.Stored {
 		out.StoredChunks = append(out.StoredChunks, &perceptorv1.ChunkRange{First: r.First, Last: r.Last})

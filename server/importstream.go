@@ -38,8 +38,8 @@ const (
 	importMemory = 768 << 20
 	// importStreams is the most streams at once, and tenantStreams the most of a tenant.
 	importStreams, tenantStreams = 32, 8
-	// updatesOfChunk is the most lines with keys of a chunk that may update tasks: each update is a
-	// transaction of its own.
+	// updatesOfChunk is the most lines with keys of a chunk that may update tasks: an update reads the
+	// task, from its pack if it is packed.
 	updatesOfChunk = 10_000
 	// chunkWithin bounds the wait for memory, and storeWithin the storing of a chunk.
 	chunkWithin = 30 * time.Second
@@ -51,7 +51,8 @@ type importWriters struct {
 	streams, memory *share.Pool[int32]
 	unzip           *zstd.Decoder
 	rates           importRates
-	pressure        pressure
+	servers         servers
+	adds            *backpressure
 }
 
 func newImportWriters(store Imports, b *backpressure) (*importWriters, error) {
@@ -61,7 +62,7 @@ func newImportWriters(store Imports, b *backpressure) (*importWriters, error) {
 	}
 	return &importWriters{
 		streams: share.NewPool[int32](importStreams, tenantStreams), memory: share.NewPool[int32](importMemory, 0), unzip: unzip,
-		pressure: pressure{store: store, adds: b},
+		servers: servers{store: store}, adds: b,
 	}, nil
 }
 
@@ -350,7 +351,8 @@ func (c *heldChunk) store() error {
 	place.end(addedByChunk(c, done, nil))
 	w.count(c, &done)
 	answer := c.checks.answer(&done)
-	answer.PauseMs = int32(w.pause(ctx, c, &done).Milliseconds())
+	wait, why := w.pause(ctx, c, &done)
+	answer.PauseMs, answer.PauseReason = int32(wait.Milliseconds()), perceptorv1.Import_PauseReason(why)
 	return w.stream.Send(answer)
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -218,28 +219,91 @@ func TestATenantHasFewStreams(t *testing.T) {
 	endsWith(t, b.writes("acme-secret"), codes.ResourceExhausted, "too many calls of the tenant")
 }
 
-// TestTheAnswersPauseForTheRateOfTheImport: and for standbys.
+// TestTheAnswersPauseForTheRateOfTheImport: and for the servers.
 func TestTheAnswersPauseForTheRateOfTheImport(t *testing.T) {
-	b := setup(t)
 	for name, c := range map[string]struct {
 		change      func(*perceptorv1.Import)
-		lag         int64
+		load        task.ServerLoad
 		least, most int32
+		why         perceptorv1.Import_PauseReason
 	}{
-		"none":     {func(*perceptorv1.Import) {}, 0, 0, 0},
-		"a rate":   {func(i *perceptorv1.Import) { i.MaxRate = 10 }, 0, 15_000, 20_000},
-		"standbys": {func(*perceptorv1.Import) {}, lagFrom + 3*lagRate, 2000, 3000},
+		"none":        {func(*perceptorv1.Import) {}, task.ServerLoad{SinceCheckpoint: 1 << 30, MaxLog: 1 << 30}, 0, 0, 0},
+		"a rate":      {func(i *perceptorv1.Import) { i.MaxRate = 10 }, task.ServerLoad{}, 15_000, 20_000, perceptorv1.Import_RATE},
+		"standbys":    {func(*perceptorv1.Import) {}, task.ServerLoad{Unreplayed: 448 << 20}, 2000, 3000, perceptorv1.Import_STANDBYS},
+		"checkpoints": {func(*perceptorv1.Import) {}, task.ServerLoad{SinceCheckpoint: 1<<30 + 192<<20, MaxLog: 1 << 30}, 2000, 3000, perceptorv1.Import_CHECKPOINTS},
+		"archive":     {func(*perceptorv1.Import) {}, task.ServerLoad{Unarchived: 100 << 30, Retained: 1 << 30}, 9000, 10_000, perceptorv1.Import_ARCHIVE},
 	} {
-		b.imports.lag = c.lag
+		b := setup(t)
+		b.imports.load = c.load
 		i := b.newImport(c.change)
 		s := b.writes("acme-secret")
 		if err := s.Send(part(i.Id, zipped(t, smallChunk(100*i.Id, 200)), true)); err != nil {
 			t.Fatal(err)
 		}
 		a := must(s.Recv())(t)
-		if a.PauseMs < c.least || a.PauseMs > c.most {
-			t.Errorf("%s: the answer pauses for %d ms, want %d to %d", name, a.PauseMs, c.least, c.most)
+		if a.PauseMs < c.least || a.PauseMs > c.most || a.PauseReason != c.why {
+			t.Errorf("%s: the answer pauses for %d ms (%s), want %d to %d (%s)", name, a.PauseMs, a.PauseReason, c.least, c.most, c.why)
 		}
+	}
+}
+
+// TestNothingIsStoredWhileAServerHasLittleSpace: and the state of the import says so.
+func TestNothingIsStoredWhileAServerHasLittleSpace(t *testing.T) {
+	b := setup(t)
+	i := b.newImport()
+	b.imports.space = task.ServerSpace{Databases: []int{0, 1}, Total: 1000 << 20, Free: 49 << 20}
+	s := b.writes("acme-secret")
+	if err := s.Send(part(i.Id, zipped(t, smallChunk(1, 2)), true)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Recv()
+	var reason string
+	var retry time.Duration
+	for _, d := range status.Convert(err).Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			reason = d.Reason
+		case *errdetails.RetryInfo:
+			retry = d.RetryDelay.AsDuration()
+		}
+	}
+	if status.Code(err) != codes.ResourceExhausted || reason != string(task.ReasonStorageLow) || retry != lowRetry || !strings.Contains(err.Error(), "51.4 MB of 1.0 GB") {
+		t.Errorf("the chunk: %v, %s, again after %s", err, reason, retry)
+	}
+	if len(b.imports.chunks) != 0 {
+		t.Error("the chunk was stored")
+	}
+	read := must(perceptorv1.NewImportServiceClient(b.conn).GetImport(as(t.Context(), "acme-secret"), &perceptorv1.GetImportRequest{Id: i.Id}))(t)
+	if read.PauseReason != perceptorv1.Import_STORAGE {
+		t.Errorf("the import waits for %s", read.PauseReason)
+	}
+}
+
+func TestAnImportForWhichAServerHasNoRoomIsRefused(t *testing.T) {
+	b := setup(t)
+	all := make([]int, task.Databases)
+	for d := range all {
+		all[d] = d
+	}
+	b.imports.space = task.ServerSpace{Databases: all, Total: 100 << 30, Free: 20 << 30, MaxLog: 1 << 30}
+	api, ctx := perceptorv1.NewImportServiceClient(b.conn), as(t.Context(), "acme-secret")
+	// The floor is 5 GiB. 13 GiB and 1 GiB of log, and a tenth, are 15.4 GiB.
+	for bytes, fits := range map[int64]bool{0: true, 12 << 30: true, 13 << 30: false} {
+		plan := must(api.PlanImport(ctx, &perceptorv1.PlanImportRequest{ExpectedBytes: bytes}))(t)
+		if len(plan.Servers) != 1 || plan.Servers[0].Fits != fits || plan.Servers[0].ReservedBytes != 5<<30 || len(plan.Servers[0].Databases) != task.Databases {
+			t.Errorf("%d bytes: the plan is %v", bytes, plan)
+		}
+		_, err := api.CreateImport(ctx, &perceptorv1.CreateImportRequest{Import: &perceptorv1.Import{ExpectedBytes: bytes}})
+		if want := map[bool]codes.Code{true: codes.OK, false: codes.FailedPrecondition}[fits]; status.Code(err) != want {
+			t.Errorf("%d bytes: %v", bytes, err)
+		}
+		if _, err := api.CreateImport(ctx, &perceptorv1.CreateImportRequest{Import: &perceptorv1.Import{ExpectedBytes: bytes, DryRun: true}}); err != nil {
+			t.Errorf("%d bytes, a dry run: %v", bytes, err)
+		}
+	}
+	_, err := api.PlanImport(ctx, &perceptorv1.PlanImportRequest{ExpectedBytes: -1})
+	if status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a negative size: %v", err)
 	}
 }
 

@@ -40,6 +40,7 @@ var access = map[string]Scopes{
 	perceptorv1.TaskService_AddTasks_FullMethodName:        AddScope,
 	perceptorv1.TaskService_PreviewSchedule_FullMethodName: AddScope | ReadScope,
 
+	perceptorv1.ImportService_PlanImport_FullMethodName:   AddScope,
 	perceptorv1.ImportService_CreateImport_FullMethodName: AddScope,
 	perceptorv1.ImportService_WriteImport_FullMethodName:  AddScope,
 	perceptorv1.ImportService_FinishImport_FullMethodName: AddScope,

@@ -42,6 +42,7 @@ var spends = map[string]task.Quota{
 	perceptorv1.DeadLetterService_PurgeDeadRun_FullMethodName:     task.QuotaUpdates,
 	perceptorv1.ImportService_GetImport_FullMethodName:            task.QuotaReads,
 	perceptorv1.ImportService_ListImports_FullMethodName:          task.QuotaReads,
+	perceptorv1.ImportService_PlanImport_FullMethodName:           task.QuotaReads,
 	perceptorv1.ImportService_CreateImport_FullMethodName:         task.QuotaUpdates,
 	perceptorv1.ImportService_FinishImport_FullMethodName:         task.QuotaUpdates,
 	perceptorv1.ImportService_AbortImport_FullMethodName:          task.QuotaUpdates,

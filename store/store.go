@@ -37,8 +37,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -86,6 +88,8 @@ type Server struct {
 	// Databases are the numbers of the databases on this server. If it is empty
 	// for all servers, the 16 databases are distributed evenly in order.
 	Databases []int
+	// Storage is the size of the server's disk in bytes. 0: it is not known.
+	Storage int64
 }
 
 // Defaults of [Config].
@@ -110,6 +114,8 @@ type Cluster struct {
 	watches watches
 	watched [task.Databases]atomic.Pointer[watch]
 	logins  []*login // by server in the configuration
+	// storage has the configured sizes of disks, by server (host:port). Open sets it.
+	storage map[string]int64
 	onStall func(address string, stalled bool)
 
 	mu         sync.Mutex
@@ -128,7 +134,7 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{timeout: cfg.StatementTimeout, place: servers, application: cfg.Application}
+	c := &Cluster{timeout: cfg.StatementTimeout, place: servers, application: cfg.Application, storage: map[string]int64{}}
 	c.follower = newFollower(c)
 	if err := c.newLogins(cfg); err != nil {
 		return nil, err
@@ -150,6 +156,7 @@ func (c *Cluster) openDatabase(ctx context.Context, d int, cfg Config) error {
 		return fmt.Errorf("postgres.servers[%d].dsn is not a connection string: %w", c.place[d], scrub(err))
 	}
 	p := newPlaced(d, c.logins[c.place[d]], c.logins, cfg.ReadOnly)
+	c.storage[p.address.Load().Server()] = cfg.Servers[c.place[d]].Storage
 	p.moved = func() {
 		c.pools[d].Reset()
 		c.watchServer(d)
@@ -349,6 +356,31 @@ func (c *Cluster) Incarnation(d int) int64 { return c.guards[d].Incarnation() }
 
 // Pool returns the pool of database d, 0 to 15.
 func (c *Cluster) Pool(d int) *pgxpool.Pool { return c.pools[d] }
+
+// Storage returns the configured size, in bytes, of the disk of the server where database d is now; 0: it is
+// not configured.
+func (c *Cluster) Storage(d int) int64 {
+	_, at := c.Place(d)
+	return c.storage[at.Server()]
+}
+
+// FirstOfServer returns the lowest database that is on the same server as database d now.
+func (c *Cluster) FirstOfServer(d int) int {
+	_, at := c.Place(d)
+	for first := range d {
+		if _, other := c.Place(first); other.Server() == at.Server() {
+			return first
+		}
+	}
+	return d
+}
+
+// Local reports whether the server of database d is on this machine: at a loopback address or a socket.
+func (c *Cluster) Local(d int) bool {
+	host := c.placed[d].copyConfig().Host
+	ip := net.ParseIP(host)
+	return strings.HasPrefix(host, "/") || host == "localhost" || ip != nil && ip.IsLoopback()
+}
 
 // StatementTimeout returns the longest time a statement may run.
 func (c *Cluster) StatementTimeout() time.Duration { return c.timeout }

@@ -86,6 +86,8 @@ type ImportTerms struct {
 	DryRun bool `json:",omitempty"`
 	// Restore allows [ImportChunk.Restored].
 	Restore bool `json:",omitempty"`
+	// ExpectedBytes is what the import will take in all databases, as its creator expects. 0 means that it is not known.
+	ExpectedBytes int64 `json:",omitempty"`
 	// Creator says who created the import, as [AuditEvent.Actor] does.
 	Creator string `json:",omitempty"`
 }

@@ -57,6 +57,8 @@ const (
 	ReasonImportIncomplete  ErrorReason = "IMPORT_INCOMPLETE"
 	ReasonImportDamaged     ErrorReason = "IMPORT_DAMAGED"
 	ReasonTooManyImports    ErrorReason = "TOO_MANY_IMPORTS"
+	ReasonStorageTooSmall   ErrorReason = "STORAGE_TOO_SMALL"
+	ReasonStorageLow        ErrorReason = "STORAGE_LOW"
 	ReasonCalendarNotFound  ErrorReason = "CALENDAR_NOT_FOUND"
 	ReasonCalendarExists    ErrorReason = "CALENDAR_EXISTS"
 	ReasonTooManyCalendars  ErrorReason = "TOO_MANY_CALENDARS"
@@ -134,8 +136,8 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 		AlreadyExists: {ReasonRequestIDReused, ReasonKeyReused, ReasonTenantExists, ReasonCalendarExists},
 		FailedPrecondition: {ReasonTaskFinished, ReasonTaskNotFinished, ReasonTaskNotScheduled, ReasonTaskStarted, ReasonRunOpen,
 			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonTooManyKeys, ReasonTokenEnded, ReasonTooManyTokens, ReasonNoAssignment,
-			ReasonNoVirtualClock, ReasonClockStuck, ReasonImportNotOpen, ReasonImportIncomplete},
-		ResourceExhausted: {ReasonTooManyOperations, ReasonTooManyImports, ReasonTooManyCalendars, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonQuotaReadRate, ReasonQuotaUpdateRate,
+			ReasonNoVirtualClock, ReasonClockStuck, ReasonImportNotOpen, ReasonImportIncomplete, ReasonStorageTooSmall},
+		ResourceExhausted: {ReasonTooManyOperations, ReasonTooManyImports, ReasonStorageLow, ReasonTooManyCalendars, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonQuotaReadRate, ReasonQuotaUpdateRate,
 			ReasonQuotaPreviewRate, ReasonQuotaRunRate, ReasonQuotaByteRate, ReasonQuotaCalls, ReasonQuotaConnections, ReasonDatabaseBusy,
 			ReasonTenantBusy, ReasonTooManyChanges, ReasonTooManyUnknownRuns, ReasonTooManyBadTokens},
 		DeadlineExceeded: {ReasonRequestSlow},

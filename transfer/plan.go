@@ -124,8 +124,15 @@ func (p *Plan) sample(ctx context.Context, s Source) (t sampled, err error) {
 	return t, nil
 }
 
-// bytesBeside is what a waiting task takes on disk beside its own data: its share of headers, and of the locator.
-const bytesBeside = 20
+// bytesBeside is what a waiting task takes on disk beside its own data: its share of headers, and of the locator. A
+// key takes bytesOfKey more: it is a row, and has an entry in each of two indexes.
+const bytesBeside, bytesOfKey = 20, 220
 
 // DiskBytes returns how many bytes the lines will take on the servers, about.
-func (p *Plan) DiskBytes() int64 { return int64(float64(p.Lines) * (bytesBeside + p.WireBytes)) }
+func (p *Plan) DiskBytes() int64 {
+	line := bytesBeside + p.WireBytes
+	if p.Keys {
+		line += bytesOfKey
+	}
+	return int64(float64(p.Lines) * line)
+}

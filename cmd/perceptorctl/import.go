@@ -170,7 +170,11 @@ func (c *ctl) watchImport(cmd *cobra.Command, id int64) error {
 		}
 		switch i.State {
 		case perceptorv1.Import_OPEN:
-			bar.Show(i.LineCount, 0, fmt.Sprintf("lines, %d rejected", i.RejectedCount))
+			more := fmt.Sprintf("lines, %d rejected", i.RejectedCount)
+			if what := waitsFor[i.PauseReason]; what != "" {
+				more += ", waits for " + what
+			}
+			bar.Show(i.LineCount, 0, more)
 			return false, nil
 		case perceptorv1.Import_ROLLING_BACK:
 			bar.Show(int64(i.RolledBackDatabases), importDatabases, fmt.Sprintf("%d tasks removed", i.RemovedCount))
@@ -215,6 +219,9 @@ func importDetails(i *perceptorv1.Import) *table {
 	n("rejected", i.RejectedCount)
 	n("chunks", i.ChunkCount)
 	t.add("checksum", fmt.Sprintf("%016x", i.Checksum))
+	if i.State == perceptorv1.Import_OPEN && waitsFor[i.PauseReason] != "" {
+		t.add("waits for", waitsFor[i.PauseReason])
+	}
 	t.add("on conflict", max(i.OnConflict, perceptorv1.Import_SKIP).String())
 	if i.MaxRate > 0 {
 		n("max rate", int64(i.MaxRate))

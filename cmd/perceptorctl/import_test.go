@@ -129,6 +129,49 @@ func (s *shell) tasks(t *testing.T, kind, param string) map[string]*perceptorv1.
 	}
 }
 
+// testRoom: the server is on this machine, so its space is known, and no import of a million gigabytes begins.
+func testRoom(t *testing.T, s *shell) {
+	conn, err := grpc.NewClient(s.at.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // nothing depends on it
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+s.at.Token)
+	api := perceptorv1.NewImportServiceClient(conn)
+	plan, err := api.PlanImport(ctx, &perceptorv1.PlanImportRequest{ExpectedBytes: 1 << 50})
+	if err != nil || len(plan.Servers) != 1 || plan.Servers[0].Fits || plan.Servers[0].TotalBytes <= 0 || plan.Servers[0].NeededBytes <= 1<<50 {
+		t.Errorf("the plan is %v, %v", plan, err)
+	}
+	_, err = api.CreateImport(ctx, &perceptorv1.CreateImportRequest{Import: &perceptorv1.Import{ExpectedBytes: 1 << 50}})
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "the databases 0 to 15") {
+		t.Errorf("the import: %v", err)
+	}
+	i, err := api.CreateImport(ctx, &perceptorv1.CreateImportRequest{Import: &perceptorv1.Import{ExpectedBytes: 1000}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i.PauseReason != perceptorv1.Import_PAUSE_REASON_UNSPECIFIED || i.ExpectedBytes != 1000 {
+		t.Errorf("the import is %v", i)
+	}
+	if _, err := api.AbortImport(ctx, &perceptorv1.AbortImportRequest{Id: i.Id}); err != nil {
+		t.Error(err)
+	}
+	for reason, words := range perceptorv1.Import_PauseReason_name {
+		if reason > 0 && waitsFor[perceptorv1.Import_PauseReason(reason)] == "" {
+			t.Errorf("there are no words for %s", words)
+		}
+	}
+	for space, want := range map[*perceptorv1.ServerSpace]string{
+		{Databases: []int32{3}, NeededBytes: 5e9}:                                                            "server of databases 3: 5.0 GB needed; how much is free is not known (postgres.servers[].storage): compare",
+		{Databases: []int32{3, 4}, NeededBytes: 5e6, TotalBytes: 3e9, FreeBytes: 2e9, Fits: true}:            "server of databases 3 and 4: 5.0 MB needed; 2.0 GB of 3.0 GB free",
+		{Databases: []int32{3, 4, 5}, NeededBytes: 5e9, TotalBytes: 3e9, FreeBytes: 2e9, ReservedBytes: 1e8}: "server of databases 3 to 5: 5.0 GB needed; NOT ENOUGH: 2.0 GB of 3.0 GB free, of which 100.0 MB is left to others",
+	} {
+		if got := spaceText(space); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestImports runs imports of all kinds against a whole installation.
 func TestImports(t *testing.T) {
 	if testing.Short() {
@@ -138,6 +181,7 @@ func TestImports(t *testing.T) {
 	s.file(t, "token", []byte(s.at.Token))
 	for name, test := range map[string]func(*testing.T, *shell){
 		"every format":                         testFormats,
+		"a server without room":                testRoom,
 		"payloads":                             testPayloads,
 		"a query":                              testQuery,
 		"rejected lines have their position":   testRejects,

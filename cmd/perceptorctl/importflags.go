@@ -24,7 +24,7 @@ type importFlags struct {
 	terms                                       addFlags
 	format, delimiter, quote, comment, null     string
 	columns, mapping                            []string
-	paramsRest, restore, dryRun                 bool
+	paramsRest, restore, dryRun, noSpaceCheck   bool
 	timeFormat, timeZone, unit, dsn, onConflict string
 	rate                                        int32
 	chunk                                       int
@@ -74,6 +74,7 @@ func (i *importFlags) flags(cmd *cobra.Command) {
 	f.Int32Var(&i.rate, "rate", 0, "most lines per second (default: as many as the service can store)")
 	f.BoolVar(&i.restore, "restore", false, "take over how far tasks have come: run_count, missed_count, scheduled_time, paused")
 	f.BoolVar(&i.dryRun, "dry-run", false, "validate all lines and show when they would fire, and store nothing")
+	f.BoolVar(&i.noSpaceCheck, "no-space-check", false, "import although the servers seem to have no room for all lines")
 	f.IntVar(&i.chunk, "chunk-lines", transfer.DefaultChunkLines, "lines of a chunk")
 	i.run.flags(cmd)
 	i.terms.termFlags(cmd)
@@ -112,11 +113,13 @@ type importOptions struct {
 	onConflict perceptorv1.Import_OnConflict
 	rate       int32
 	dryRun     bool
-	requestID  string
-	run        runFlags
+	// noSpaceCheck says that the import does not tell how much it will store.
+	noSpaceCheck bool
+	requestID    string
+	run          runFlags
 }
 
-// updateChunk is the largest number of lines of a chunk that may change tasks, each of which is a transaction of its own. The
+// updateChunk is the largest number of lines of a chunk that may change tasks, which the service has to read. The
 // service allows twice as many.
 const updateChunk = 5000
 
@@ -127,7 +130,7 @@ const optionsVersion = 1
 func (i *importFlags) read(cmd *cobra.Command, args []string) (*importOptions, error) {
 	o := &importOptions{
 		Version: optionsVersion, Format: i.format, ParamsRest: i.paramsRest, TimeFormat: i.timeFormat, TimeZone: i.timeZone, Restore: i.restore, Chunk: i.chunk,
-		From: i.from.scheduler, prefix: i.from.prefix, of: i.from.of, dsn: i.dsn, rate: i.rate, dryRun: i.dryRun, requestID: rand.Text(), run: i.run,
+		From: i.from.scheduler, prefix: i.from.prefix, of: i.from.of, dsn: i.dsn, rate: i.rate, dryRun: i.dryRun, noSpaceCheck: i.noSpaceCheck, requestID: rand.Text(), run: i.run,
 	}
 	var err error
 	if err := i.check(); err != nil {

@@ -54,7 +54,7 @@ func (o *importOptions) planned(cmd *cobra.Command) (*transfer.Plan, error) {
 	if o.rate > 0 {
 		rate = min(rate, int64(o.rate))
 	}
-	say("      on disk about %s on all servers together, and for a while as much again in the log; whether they have the space is not known here", sizeText(p.DiskBytes()))
+	say("      on disk about %s on all servers together, and for a while as much again in the log", sizeText(p.DiskBytes()))
 	say("      time about %s at %d lines per second", (time.Duration(p.Lines) * time.Second / time.Duration(rate)).Round(time.Second), rate)
 	return p, nil
 }

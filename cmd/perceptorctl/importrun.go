@@ -40,6 +40,7 @@ type importing struct {
 
 	bytes, lines, chunks, answered atomic.Int64
 	added, skipped, updated        atomic.Int64
+	paused                         atomic.Pointer[pausing]
 	screen                         screen
 }
 
@@ -58,9 +59,15 @@ func (c *ctl) startImport(cmd *cobra.Command, o *importOptions) error {
 	}
 	return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 		i := c.newImporting(cmd, conn, o, plan)
+		if err := i.space(ctx); err != nil {
+			return err
+		}
 		r := &perceptorv1.CreateImportRequest{RequestId: o.requestID, Import: &perceptorv1.Import{
 			Description: o.description(), Options: options, OnConflict: o.onConflict, MaxRate: o.rate, DryRun: o.dryRun, Restore: o.Restore,
 		}}
+		if plan != nil && !o.noSpaceCheck {
+			r.Import.ExpectedBytes = plan.DiskBytes()
+		}
 		err := i.retry(ctx, func(ctx context.Context) (err error) {
 			i.on, err = i.api.CreateImport(ctx, r)
 			return err
@@ -231,13 +238,14 @@ func (i *importing) take(c *transfer.Chunk, a *perceptorv1.WriteImportResponse) 
 		i.updated.Add(a.UpdatedCount)
 	}
 	i.answered.Add(int64(c.Lines))
+	i.pause(a)
 	return i.rejects.answer(c, a)
 }
 
 // progress tells how far the import is.
 func (i *importing) progress(bar *cli.Progress) {
 	lines := i.lines.Load()
-	more := fmt.Sprintf("%d lines read, %d stored, %d rejected", lines, i.on.GetLineCount()+i.answered.Load(), i.rejects.count())
+	more := fmt.Sprintf("%d lines read, %d stored, %d rejected%s", lines, i.on.GetLineCount()+i.answered.Load(), i.rejects.count(), i.pauseText())
 	total := int64(0)
 	if i.plan != nil {
 		total = i.plan.Bytes

@@ -228,6 +228,7 @@ func apiEvents(m *telemetry.API, r *figures.Recorder) server.Events {
 		},
 		Refused:      m.Refused,
 		Imported:     m.Imported,
+		ImportPaused: m.ImportPaused,
 		Yielded:      m.Yielded,
 		OverQuota:    m.OverQuota,
 		Limited:      m.Limited,

@@ -39,7 +39,7 @@ func openCluster(ctx context.Context, c *config.Config, conf store.Config) (*sto
 	}
 	conf.Servers = make([]store.Server, len(c.Postgres.Servers))
 	for i, s := range c.Postgres.Servers {
-		conf.Servers[i] = store.Server{DSN: s.DSN, Databases: s.Databases, Read: readDSN(c, s, i)}
+		conf.Servers[i] = store.Server{DSN: s.DSN, Databases: s.Databases, Storage: s.Storage, Read: readDSN(c, s, i)}
 	}
 	cluster, err := store.Open(ctx, conf)
 	if err != nil {

@@ -134,6 +134,8 @@ func TestWrongKeysAndTypesAreNamed(t *testing.T) {
 		{"secret of the wrong type", "kafka: {sasl: {password: 12345}}", "", "kafka.sasl.password: the value is not a text"},
 		{"section that is a value", "taskd: 3", "", "unknown key taskd"},
 		{"databases that are none", "postgres: {servers: [{databases: [x]}]}", "", "postgres.servers[0].databases: x is not a number"},
+		{"storage that is none", "postgres: {servers: [{storage: much}]}", "", "postgres.servers[0].storage: much is not a size, such as 500GB or 1.5TiB"},
+		{"storage of nothing", "postgres: {servers: [{storage: 0GB}]}", "", "postgres.servers[0].storage: 0GB is not a size"},
 		{"not YAML", "a: [", "", "perceptor.yaml"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -189,8 +189,14 @@ func (d *decoder) serverField(at, name string, value any, from string, into *Ser
 		if list == nil && value != nil {
 			d.fault("%s%s: %v is not a list of numbers (%s)", at, name, value, from)
 		}
+	case "storage":
+		size, ok := parseSize(value)
+		if !ok {
+			d.fault("%s%s: %v is not a size, such as 500GB or 1.5TiB (%s)", at, name, value, from)
+		}
+		into.Storage = size
 	default:
-		d.fault("unknown key %s%s; did you mean %s%s?", at, name, at, nearest(name, []string{"dsn", "dsn_file", "databases"}))
+		d.fault("unknown key %s%s; did you mean %s%s?", at, name, at, nearest(name, []string{"dsn", "dsn_file", "databases", "storage"}))
 	}
 }
 

@@ -105,7 +105,7 @@ func (k Key) typeName() string {
 		return "true or false"
 	case reflect.Slice:
 		if k.kind.Elem().Kind() == reflect.Struct {
-			return "a list of servers with dsn and databases"
+			return "a list of servers with dsn, databases and storage"
 		}
 		return "a list of texts"
 	}

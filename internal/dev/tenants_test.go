@@ -102,6 +102,7 @@ var crossTenantCases = map[string]crossTenant{
 	"BulkService.PauseBulkOperation":  {request: func(x target) proto.Message { return &v1.PauseBulkOperationRequest{Id: x.bulk} }},
 	"BulkService.ResumeBulkOperation": {request: func(x target) proto.Message { return &v1.ResumeBulkOperationRequest{Id: x.bulk} }},
 
+	"ImportService.PlanImport": {request: func(target) proto.Message { return &v1.PlanImportRequest{ExpectedBytes: 1000} }},
 	"ImportService.CreateImport": {moves: true, request: func(target) proto.Message {
 		return &v1.CreateImportRequest{Import: &v1.Import{Description: "mine"}}
 	}},

@@ -12,7 +12,7 @@ import (
 // API holds the metrics of taskd. Its methods may be called concurrently.
 type API struct {
 	added, refused, overQuota *prometheus.CounterVec
-	imported                  *prometheus.CounterVec
+	imported, importPaused    *prometheus.CounterVec
 	yielded, yieldWait        *prometheus.CounterVec
 	replies, dead, missed     *prometheus.CounterVec
 	results, unhandled        *prometheus.CounterVec
@@ -27,27 +27,28 @@ type API struct {
 // NewAPI registers the metrics of taskd.
 func NewAPI(r prometheus.Registerer) *API {
 	m := &API{
-		added:     counters("tasks_added_total", "Tasks stored; repeated requests are not counted.", "tenant", "type"),
-		refused:   counters("tasks_refused_total", "Tasks refused because they break a rule.", "tenant"),
-		imported:  counters("import_lines_total", "Lines of imports whose chunks were stored, by result: added, skipped, updated or rejected; repeated chunks are not counted.", "tenant", "result"),
-		yielded:   counters("tasks_yielded_total", "Tasks that were added while due tasks were published late, so that their callers were told to pause.", "tenant"),
-		yieldWait: counters("add_yield_seconds_total", "Time that calls of AddTask and AddTasks have waited because due tasks were published late.", "tenant"),
-		overQuota: counters("tasks_over_quota_total", "Tasks, replays and triggers refused because they exceed a quota of their tenant.", "tenant", "quota"),
-		replies:   counters("run_replies_total", "Answers to calls of listeners about runs; op is start, heartbeat, report or hand_back.", "tenant", "op", "code"),
-		limited:   counters("calls_limited_total", "Calls and connections refused because their tenant or their address has used up its share; limit is the reason of the answer, or CONNECTIONS.", "limit"),
-		dead:      counters("runs_dead_reported_total", "Runs that became dead by a reported result.", "tenant", "type", "reason"),
-		results:   counters("results_total", "Results that were accepted, by outcome: SUCCESS, FAIL or SNOOZE.", "tenant", "type", "outcome"),
-		handled:   histograms("handler_seconds", "Time from the begin to the end of a handler, as its listener has reported it with the result.", hourBuckets, "tenant", "type"),
-		unhandled: counters("runs_unhandled_total", "Runs that a listener has handed back because it has no handler for their kind.", "tenant"),
-		callsOver: counters("calls_over_quota_total", "Calls refused because they exceed a quota of their tenant, besides add_rate and max_backlog.", "tenant", "quota"),
-		alone:     counters("quota_buckets_unanswered_total", "Times that a rate of a tenant could not be read, so that this process admitted its share of it.", "quota"),
-		logins:    counters("logins_refused_total", "Credentials that were refused, by reason; docs/security.md explains the reasons.", "reason"),
-		registry:  r,
-		calls:     histograms("call_duration_seconds", "Duration of API calls.", latencyBuckets, "method", "code"),
+		added:        counters("tasks_added_total", "Tasks stored; repeated requests are not counted.", "tenant", "type"),
+		refused:      counters("tasks_refused_total", "Tasks refused because they break a rule.", "tenant"),
+		imported:     counters("import_lines_total", "Lines of imports whose chunks were stored, by result: added, skipped, updated or rejected; repeated chunks are not counted.", "tenant", "result"),
+		importPaused: counters("import_pause_seconds_total", "Time for which imports were told to pause, by reason: rate, quota, due_tasks, standbys, checkpoints, archive, slots or storage.", "tenant", "reason"),
+		yielded:      counters("tasks_yielded_total", "Tasks that were added while due tasks were published late, so that their callers were told to pause.", "tenant"),
+		yieldWait:    counters("add_yield_seconds_total", "Time that calls of AddTask and AddTasks have waited because due tasks were published late.", "tenant"),
+		overQuota:    counters("tasks_over_quota_total", "Tasks, replays and triggers refused because they exceed a quota of their tenant.", "tenant", "quota"),
+		replies:      counters("run_replies_total", "Answers to calls of listeners about runs; op is start, heartbeat, report or hand_back.", "tenant", "op", "code"),
+		limited:      counters("calls_limited_total", "Calls and connections refused because their tenant or their address has used up its share; limit is the reason of the answer, or CONNECTIONS.", "limit"),
+		dead:         counters("runs_dead_reported_total", "Runs that became dead by a reported result.", "tenant", "type", "reason"),
+		results:      counters("results_total", "Results that were accepted, by outcome: SUCCESS, FAIL or SNOOZE.", "tenant", "type", "outcome"),
+		handled:      histograms("handler_seconds", "Time from the begin to the end of a handler, as its listener has reported it with the result.", hourBuckets, "tenant", "type"),
+		unhandled:    counters("runs_unhandled_total", "Runs that a listener has handed back because it has no handler for their kind.", "tenant"),
+		callsOver:    counters("calls_over_quota_total", "Calls refused because they exceed a quota of their tenant, besides add_rate and max_backlog.", "tenant", "quota"),
+		alone:        counters("quota_buckets_unanswered_total", "Times that a rate of a tenant could not be read, so that this process admitted its share of it.", "quota"),
+		logins:       counters("logins_refused_total", "Credentials that were refused, by reason; docs/security.md explains the reasons.", "reason"),
+		registry:     r,
+		calls:        histograms("call_duration_seconds", "Duration of API calls.", latencyBuckets, "method", "code"),
 	}
-	r.MustRegister(m.results, m.handled, m.unhandled, m.added, m.refused, m.imported, m.yielded, m.yieldWait, m.overQuota, m.limited, m.replies, m.dead, m.logins, m.calls, m.callsOver, m.alone)
+	r.MustRegister(m.results, m.handled, m.unhandled, m.added, m.refused, m.imported, m.importPaused, m.yielded, m.yieldWait, m.overQuota, m.limited, m.replies, m.dead, m.logins, m.calls, m.callsOver, m.alone)
 	m.missed = missed(r)
-	m.tenants = tenantsOf(r, m.results, m.handled, m.unhandled, m.dead, m.added, m.refused, m.imported, m.yielded, m.yieldWait, m.overQuota, m.replies, m.callsOver, m.missed)
+	m.tenants = tenantsOf(r, m.results, m.handled, m.unhandled, m.dead, m.added, m.refused, m.imported, m.importPaused, m.yielded, m.yieldWait, m.overQuota, m.replies, m.callsOver, m.missed)
 	return m
 }
 
@@ -120,6 +121,11 @@ func (m *API) Imported(tenant string, lines task.ImportSum) {
 			m.imported.WithLabelValues(label, result).Add(float64(n))
 		}
 	}
+}
+
+// ImportPaused counts the time for which an import was told to pause.
+func (m *API) ImportPaused(tenant string, why task.PauseReason, d time.Duration) {
+	m.importPaused.WithLabelValues(m.tenants.label(tenant, 1), why.String()).Add(d.Seconds())
 }
 
 // Yielded counts an add of n tasks that has waited for d because due tasks were published late.

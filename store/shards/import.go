@@ -2,10 +2,7 @@ package shards
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/perceptor/perceptor/store/shards/kernel"
-	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -79,13 +76,4 @@ func (s *Store) addRollbacks(ctx context.Context, tenant int32, list []*task.Imp
 		}
 	}
 	return nil
-}
-
-// StandbyLag returns how many bytes of the log the slowest standby of database d's server has not
-// replayed; 0 if there is none, or if the user of this process may not see it.
-func (s *Store) StandbyLag(ctx context.Context, d int) (bytes int64, err error) {
-	if err := sql.StandbyLag.QueryRow(ctx, s.db.Pool(d)).Scan(&bytes); err != nil {
-		return 0, kernel.Unavailable(fmt.Errorf("look for standbys: %w", err))
-	}
-	return bytes, nil
 }

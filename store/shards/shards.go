@@ -36,6 +36,7 @@
 //	explain.go                  why a task has not fired
 //	purge.go                    removing expired rows
 //	import.go, upserts.go       imports and their rollbacks; upserts of many tasks
+//	serverstate.go              the log and the disk of PostgreSQL servers
 //
 // # Two ways to move a row
 //

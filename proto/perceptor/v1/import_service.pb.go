@@ -146,6 +146,84 @@ func (Import_State) EnumDescriptor() ([]byte, []int) {
 	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{0, 1}
 }
 
+// Why chunks have to wait.
+type Import_PauseReason int32
+
+const (
+	// They do not.
+	Import_PAUSE_REASON_UNSPECIFIED Import_PauseReason = 0
+	// max_rate.
+	Import_RATE Import_PauseReason = 1
+	// The tenant's rates.
+	Import_QUOTA Import_PauseReason = 2
+	// Due tasks are published late.
+	Import_DUE_TASKS Import_PauseReason = 3
+	// Standbys have not replayed the log.
+	Import_STANDBYS Import_PauseReason = 4
+	// Checkpoints do not keep up with the log: more than max_wal_size was written since
+	// the last one.
+	Import_CHECKPOINTS Import_PauseReason = 5
+	// The archive of the log falls behind.
+	Import_ARCHIVE Import_PauseReason = 6
+	// A replication slot keeps much of the log.
+	Import_SLOTS Import_PauseReason = 7
+	// A server has little free space.
+	Import_STORAGE Import_PauseReason = 8
+)
+
+// Enum value maps for Import_PauseReason.
+var (
+	Import_PauseReason_name = map[int32]string{
+		0: "PAUSE_REASON_UNSPECIFIED",
+		1: "RATE",
+		2: "QUOTA",
+		3: "DUE_TASKS",
+		4: "STANDBYS",
+		5: "CHECKPOINTS",
+		6: "ARCHIVE",
+		7: "SLOTS",
+		8: "STORAGE",
+	}
+	Import_PauseReason_value = map[string]int32{
+		"PAUSE_REASON_UNSPECIFIED": 0,
+		"RATE":                     1,
+		"QUOTA":                    2,
+		"DUE_TASKS":                3,
+		"STANDBYS":                 4,
+		"CHECKPOINTS":              5,
+		"ARCHIVE":                  6,
+		"SLOTS":                    7,
+		"STORAGE":                  8,
+	}
+)
+
+func (x Import_PauseReason) Enum() *Import_PauseReason {
+	p := new(Import_PauseReason)
+	*p = x
+	return p
+}
+
+func (x Import_PauseReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Import_PauseReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_perceptor_v1_import_service_proto_enumTypes[2].Descriptor()
+}
+
+func (Import_PauseReason) Type() protoreflect.EnumType {
+	return &file_perceptor_v1_import_service_proto_enumTypes[2]
+}
+
+func (x Import_PauseReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Import_PauseReason.Descriptor instead.
+func (Import_PauseReason) EnumDescriptor() ([]byte, []int) {
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{0, 2}
+}
+
 // An import.
 type Import struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -166,6 +244,10 @@ type Import struct {
 	// Lines may have the fields of LineStates: how far a task has come elsewhere.
 	// Otherwise they are refused.
 	Restore bool `protobuf:"varint,7,opt,name=restore,proto3" json:"restore,omitempty"`
+	// How many bytes the import will take in all databases together, as far as its
+	// caller can know. If a PostgreSQL server has no room for its part, the import is not
+	// created: FAILED_PRECONDITION. 0 to 2^50. Default: 0, not known.
+	ExpectedBytes int64 `protobuf:"varint,8,opt,name=expected_bytes,json=expectedBytes,proto3" json:"expected_bytes,omitempty"`
 	// The state.
 	State Import_State `protobuf:"varint,10,opt,name=state,proto3,enum=perceptor.v1.Import_State" json:"state,omitempty"`
 	// The number of lines in the stored chunks, the rejected ones included.
@@ -193,7 +275,10 @@ type Import struct {
 	// When it was finished, aborted or rolled back.
 	FinishTime *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=finish_time,json=finishTime,proto3" json:"finish_time,omitempty"`
 	// Who created it: the id of a token, or the subject of another credential.
-	Creator       string `protobuf:"bytes,23,opt,name=creator,proto3" json:"creator,omitempty"`
+	Creator string `protobuf:"bytes,23,opt,name=creator,proto3" json:"creator,omitempty"`
+	// What further chunks wait for at the PostgreSQL servers now. Only GetImport returns it,
+	// for an OPEN import.
+	PauseReason   Import_PauseReason `protobuf:"varint,24,opt,name=pause_reason,json=pauseReason,proto3,enum=perceptor.v1.Import_PauseReason" json:"pause_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -275,6 +360,13 @@ func (x *Import) GetRestore() bool {
 		return x.Restore
 	}
 	return false
+}
+
+func (x *Import) GetExpectedBytes() int64 {
+	if x != nil {
+		return x.ExpectedBytes
+	}
+	return 0
 }
 
 func (x *Import) GetState() Import_State {
@@ -373,6 +465,13 @@ func (x *Import) GetCreator() string {
 		return x.Creator
 	}
 	return ""
+}
+
+func (x *Import) GetPauseReason() Import_PauseReason {
+	if x != nil {
+		return x.PauseReason
+	}
+	return Import_PAUSE_REASON_UNSPECIFIED
 }
 
 // Consecutive numbers of chunks.
@@ -725,6 +824,189 @@ func (x *RejectedLine) GetMessage() string {
 	return ""
 }
 
+// Request of PlanImport.
+type PlanImportRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many bytes the import will take in all databases together. 0 to 2^50.
+	ExpectedBytes int64 `protobuf:"varint,1,opt,name=expected_bytes,json=expectedBytes,proto3" json:"expected_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanImportRequest) Reset() {
+	*x = PlanImportRequest{}
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanImportRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanImportRequest) ProtoMessage() {}
+
+func (x *PlanImportRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanImportRequest.ProtoReflect.Descriptor instead.
+func (*PlanImportRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PlanImportRequest) GetExpectedBytes() int64 {
+	if x != nil {
+		return x.ExpectedBytes
+	}
+	return 0
+}
+
+// What the PostgreSQL servers have for an import.
+type ImportPlan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Each server.
+	Servers       []*ServerSpace `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportPlan) Reset() {
+	*x = ImportPlan{}
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportPlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportPlan) ProtoMessage() {}
+
+func (x *ImportPlan) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportPlan.ProtoReflect.Descriptor instead.
+func (*ImportPlan) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ImportPlan) GetServers() []*ServerSpace {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+// The disk of a PostgreSQL server.
+type ServerSpace struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The numbers of the databases on it.
+	Databases []int32 `protobuf:"varint,1,rep,packed,name=databases,proto3" json:"databases,omitempty"`
+	// The size of its disk. 0: neither this nor free_bytes is known.
+	TotalBytes int64 `protobuf:"varint,2,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	// What is free of it.
+	FreeBytes int64 `protobuf:"varint,3,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	// The part of free_bytes that imports leave to others: below it they pause.
+	ReservedBytes int64 `protobuf:"varint,4,opt,name=reserved_bytes,json=reservedBytes,proto3" json:"reserved_bytes,omitempty"`
+	// What the import needs: its data, as much log up to max_wal_size, and a tenth more.
+	NeededBytes int64 `protobuf:"varint,5,opt,name=needed_bytes,json=neededBytes,proto3" json:"needed_bytes,omitempty"`
+	// Whether it has room, or that is not known.
+	Fits          bool `protobuf:"varint,6,opt,name=fits,proto3" json:"fits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerSpace) Reset() {
+	*x = ServerSpace{}
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerSpace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerSpace) ProtoMessage() {}
+
+func (x *ServerSpace) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerSpace.ProtoReflect.Descriptor instead.
+func (*ServerSpace) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ServerSpace) GetDatabases() []int32 {
+	if x != nil {
+		return x.Databases
+	}
+	return nil
+}
+
+func (x *ServerSpace) GetTotalBytes() int64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
+func (x *ServerSpace) GetFreeBytes() int64 {
+	if x != nil {
+		return x.FreeBytes
+	}
+	return 0
+}
+
+func (x *ServerSpace) GetReservedBytes() int64 {
+	if x != nil {
+		return x.ReservedBytes
+	}
+	return 0
+}
+
+func (x *ServerSpace) GetNeededBytes() int64 {
+	if x != nil {
+		return x.NeededBytes
+	}
+	return 0
+}
+
+func (x *ServerSpace) GetFits() bool {
+	if x != nil {
+		return x.Fits
+	}
+	return false
+}
+
 // Request of CreateImport.
 type CreateImportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -740,7 +1022,7 @@ type CreateImportRequest struct {
 
 func (x *CreateImportRequest) Reset() {
 	*x = CreateImportRequest{}
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +1034,7 @@ func (x *CreateImportRequest) String() string {
 func (*CreateImportRequest) ProtoMessage() {}
 
 func (x *CreateImportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[5]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +1047,7 @@ func (x *CreateImportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateImportRequest.ProtoReflect.Descriptor instead.
 func (*CreateImportRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{5}
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateImportRequest) GetImport() *Import {
@@ -793,7 +1075,7 @@ type GetImportRequest struct {
 
 func (x *GetImportRequest) Reset() {
 	*x = GetImportRequest{}
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +1087,7 @@ func (x *GetImportRequest) String() string {
 func (*GetImportRequest) ProtoMessage() {}
 
 func (x *GetImportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[6]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +1100,7 @@ func (x *GetImportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetImportRequest.ProtoReflect.Descriptor instead.
 func (*GetImportRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{6}
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetImportRequest) GetId() int64 {
@@ -841,7 +1123,7 @@ type ListImportsRequest struct {
 
 func (x *ListImportsRequest) Reset() {
 	*x = ListImportsRequest{}
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -853,7 +1135,7 @@ func (x *ListImportsRequest) String() string {
 func (*ListImportsRequest) ProtoMessage() {}
 
 func (x *ListImportsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[7]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -866,7 +1148,7 @@ func (x *ListImportsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImportsRequest.ProtoReflect.Descriptor instead.
 func (*ListImportsRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{7}
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListImportsRequest) GetPageSize() int32 {
@@ -896,7 +1178,7 @@ type ListImportsResponse struct {
 
 func (x *ListImportsResponse) Reset() {
 	*x = ListImportsResponse{}
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +1190,7 @@ func (x *ListImportsResponse) String() string {
 func (*ListImportsResponse) ProtoMessage() {}
 
 func (x *ListImportsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[8]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +1203,7 @@ func (x *ListImportsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImportsResponse.ProtoReflect.Descriptor instead.
 func (*ListImportsResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{8}
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListImportsResponse) GetImports() []*Import {
@@ -955,7 +1237,7 @@ type WriteImportRequest struct {
 
 func (x *WriteImportRequest) Reset() {
 	*x = WriteImportRequest{}
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1249,7 @@ func (x *WriteImportRequest) String() string {
 func (*WriteImportRequest) ProtoMessage() {}
 
 func (x *WriteImportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[9]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1262,7 @@ func (x *WriteImportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteImportRequest.ProtoReflect.Descriptor instead.
 func (*WriteImportRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{9}
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WriteImportRequest) GetId() int64 {
@@ -1022,16 +1304,17 @@ type WriteImportResponse struct {
 	Rejected []*RejectedLine `protobuf:"bytes,6,rep,name=rejected,proto3" json:"rejected,omitempty"`
 	// The chunk had been stored before.
 	Replayed bool `protobuf:"varint,7,opt,name=replayed,proto3" json:"replayed,omitempty"`
-	// How long the caller should pause before it sends the next chunk, in milliseconds, because
-	// the service is busy with due tasks or standbys fall behind. 0: not at all.
-	PauseMs       int32 `protobuf:"varint,8,opt,name=pause_ms,json=pauseMs,proto3" json:"pause_ms,omitempty"`
+	// How long the caller should pause before it sends the next chunk, in milliseconds. 0: not at all.
+	PauseMs int32 `protobuf:"varint,8,opt,name=pause_ms,json=pauseMs,proto3" json:"pause_ms,omitempty"`
+	// What the pause is for.
+	PauseReason   Import_PauseReason `protobuf:"varint,9,opt,name=pause_reason,json=pauseReason,proto3,enum=perceptor.v1.Import_PauseReason" json:"pause_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WriteImportResponse) Reset() {
 	*x = WriteImportResponse{}
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1043,7 +1326,7 @@ func (x *WriteImportResponse) String() string {
 func (*WriteImportResponse) ProtoMessage() {}
 
 func (x *WriteImportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[10]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1056,7 +1339,7 @@ func (x *WriteImportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteImportResponse.ProtoReflect.Descriptor instead.
 func (*WriteImportResponse) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{10}
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WriteImportResponse) GetNumber() int64 {
@@ -1115,6 +1398,13 @@ func (x *WriteImportResponse) GetPauseMs() int32 {
 	return 0
 }
 
+func (x *WriteImportResponse) GetPauseReason() Import_PauseReason {
+	if x != nil {
+		return x.PauseReason
+	}
+	return Import_PAUSE_REASON_UNSPECIFIED
+}
+
 // Request of FinishImport.
 type FinishImportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1130,7 +1420,7 @@ type FinishImportRequest struct {
 
 func (x *FinishImportRequest) Reset() {
 	*x = FinishImportRequest{}
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1432,7 @@ func (x *FinishImportRequest) String() string {
 func (*FinishImportRequest) ProtoMessage() {}
 
 func (x *FinishImportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[11]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1445,7 @@ func (x *FinishImportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishImportRequest.ProtoReflect.Descriptor instead.
 func (*FinishImportRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{11}
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *FinishImportRequest) GetId() int64 {
@@ -1190,7 +1480,7 @@ type AbortImportRequest struct {
 
 func (x *AbortImportRequest) Reset() {
 	*x = AbortImportRequest{}
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1492,7 @@ func (x *AbortImportRequest) String() string {
 func (*AbortImportRequest) ProtoMessage() {}
 
 func (x *AbortImportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[12]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1505,7 @@ func (x *AbortImportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortImportRequest.ProtoReflect.Descriptor instead.
 func (*AbortImportRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{12}
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AbortImportRequest) GetId() int64 {
@@ -1236,7 +1526,7 @@ type RollbackImportRequest struct {
 
 func (x *RollbackImportRequest) Reset() {
 	*x = RollbackImportRequest{}
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1538,7 @@ func (x *RollbackImportRequest) String() string {
 func (*RollbackImportRequest) ProtoMessage() {}
 
 func (x *RollbackImportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_import_service_proto_msgTypes[13]
+	mi := &file_perceptor_v1_import_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1551,7 @@ func (x *RollbackImportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackImportRequest.ProtoReflect.Descriptor instead.
 func (*RollbackImportRequest) Descriptor() ([]byte, []int) {
-	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{13}
+	return file_perceptor_v1_import_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RollbackImportRequest) GetId() int64 {
@@ -1275,7 +1565,8 @@ var File_perceptor_v1_import_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_import_service_proto_rawDesc = "" +
 	"\n" +
-	"!perceptor/v1/import_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17perceptor/v1/task.proto\"\xcc\b\n" +
+	"!perceptor/v1/import_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17perceptor/v1/task.proto\"\xd8\n" +
+	"\n" +
 	"\x06Import\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x03R\x02id\x12%\n" +
 	"\vdescription\x18\x02 \x01(\tB\x03\xe0A\x01R\vdescription\x12\x1d\n" +
@@ -1284,7 +1575,8 @@ const file_perceptor_v1_import_service_proto_rawDesc = "" +
 	"onConflict\x12\x1e\n" +
 	"\bmax_rate\x18\x05 \x01(\x05B\x03\xe0A\x01R\amaxRate\x12\x1c\n" +
 	"\adry_run\x18\x06 \x01(\bB\x03\xe0A\x01R\x06dryRun\x12\x1d\n" +
-	"\arestore\x18\a \x01(\bB\x03\xe0A\x01R\arestore\x125\n" +
+	"\arestore\x18\a \x01(\bB\x03\xe0A\x01R\arestore\x12*\n" +
+	"\x0eexpected_bytes\x18\b \x01(\x03B\x03\xe0A\x01R\rexpectedBytes\x125\n" +
 	"\x05state\x18\n" +
 	" \x01(\x0e2\x1a.perceptor.v1.Import.StateB\x03\xe0A\x03R\x05state\x12\"\n" +
 	"\n" +
@@ -1304,7 +1596,8 @@ const file_perceptor_v1_import_service_proto_rawDesc = "" +
 	"createTime\x12@\n" +
 	"\vfinish_time\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
 	"finishTime\x12\x1d\n" +
-	"\acreator\x18\x17 \x01(\tB\x03\xe0A\x03R\acreator\"I\n" +
+	"\acreator\x18\x17 \x01(\tB\x03\xe0A\x03R\acreator\x12H\n" +
+	"\fpause_reason\x18\x18 \x01(\x0e2 .perceptor.v1.Import.PauseReasonB\x03\xe0A\x03R\vpauseReason\"I\n" +
 	"\n" +
 	"OnConflict\x12\x1b\n" +
 	"\x17ON_CONFLICT_UNSPECIFIED\x10\x00\x12\b\n" +
@@ -1318,7 +1611,17 @@ const file_perceptor_v1_import_service_proto_rawDesc = "" +
 	"\bFINISHED\x10\x02\x12\v\n" +
 	"\aABORTED\x10\x03\x12\x10\n" +
 	"\fROLLING_BACK\x10\x04\x12\x0f\n" +
-	"\vROLLED_BACK\x10\x05\"6\n" +
+	"\vROLLED_BACK\x10\x05\"\x93\x01\n" +
+	"\vPauseReason\x12\x1c\n" +
+	"\x18PAUSE_REASON_UNSPECIFIED\x10\x00\x12\b\n" +
+	"\x04RATE\x10\x01\x12\t\n" +
+	"\x05QUOTA\x10\x02\x12\r\n" +
+	"\tDUE_TASKS\x10\x03\x12\f\n" +
+	"\bSTANDBYS\x10\x04\x12\x0f\n" +
+	"\vCHECKPOINTS\x10\x05\x12\v\n" +
+	"\aARCHIVE\x10\x06\x12\t\n" +
+	"\x05SLOTS\x10\a\x12\v\n" +
+	"\aSTORAGE\x10\b\"6\n" +
 	"\n" +
 	"ChunkRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x12\n" +
@@ -1348,7 +1651,21 @@ const file_perceptor_v1_import_service_proto_rawDesc = "" +
 	"\fRejectedLine\x12\x12\n" +
 	"\x04line\x18\x01 \x01(\x05R\x04line\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"l\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"?\n" +
+	"\x11PlanImportRequest\x12*\n" +
+	"\x0eexpected_bytes\x18\x01 \x01(\x03B\x03\xe0A\x01R\rexpectedBytes\"A\n" +
+	"\n" +
+	"ImportPlan\x123\n" +
+	"\aservers\x18\x01 \x03(\v2\x19.perceptor.v1.ServerSpaceR\aservers\"\xc9\x01\n" +
+	"\vServerSpace\x12\x1c\n" +
+	"\tdatabases\x18\x01 \x03(\x05R\tdatabases\x12\x1f\n" +
+	"\vtotal_bytes\x18\x02 \x01(\x03R\n" +
+	"totalBytes\x12\x1d\n" +
+	"\n" +
+	"free_bytes\x18\x03 \x01(\x03R\tfreeBytes\x12%\n" +
+	"\x0ereserved_bytes\x18\x04 \x01(\x03R\rreservedBytes\x12!\n" +
+	"\fneeded_bytes\x18\x05 \x01(\x03R\vneededBytes\x12\x12\n" +
+	"\x04fits\x18\x06 \x01(\bR\x04fits\"l\n" +
 	"\x13CreateImportRequest\x121\n" +
 	"\x06import\x18\x01 \x01(\v2\x14.perceptor.v1.ImportB\x03\xe0A\x02R\x06import\x12\"\n" +
 	"\n" +
@@ -1365,7 +1682,7 @@ const file_perceptor_v1_import_service_proto_rawDesc = "" +
 	"\x12WriteImportRequest\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x01R\x02id\x12\x17\n" +
 	"\x04part\x18\x02 \x01(\fB\x03\xe0A\x02R\x04part\x12\x17\n" +
-	"\x04last\x18\x03 \x01(\bB\x03\xe0A\x01R\x04last\"\xae\x02\n" +
+	"\x04last\x18\x03 \x01(\bB\x03\xe0A\x01R\x04last\"\xf3\x02\n" +
 	"\x13WriteImportResponse\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x1f\n" +
 	"\vadded_count\x18\x02 \x01(\x03R\n" +
@@ -1375,7 +1692,8 @@ const file_perceptor_v1_import_service_proto_rawDesc = "" +
 	"\x0erejected_count\x18\x05 \x01(\x03R\rrejectedCount\x126\n" +
 	"\brejected\x18\x06 \x03(\v2\x1a.perceptor.v1.RejectedLineR\brejected\x12\x1a\n" +
 	"\breplayed\x18\a \x01(\bR\breplayed\x12\x19\n" +
-	"\bpause_ms\x18\b \x01(\x05R\apauseMs\"t\n" +
+	"\bpause_ms\x18\b \x01(\x05R\apauseMs\x12C\n" +
+	"\fpause_reason\x18\t \x01(\x0e2 .perceptor.v1.Import.PauseReasonR\vpauseReason\"t\n" +
 	"\x13FinishImportRequest\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\x12$\n" +
 	"\vchunk_count\x18\x02 \x01(\x03B\x03\xe0A\x02R\n" +
@@ -1385,8 +1703,10 @@ const file_perceptor_v1_import_service_proto_rawDesc = "" +
 	"\x12AbortImportRequest\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id\",\n" +
 	"\x15RollbackImportRequest\x12\x13\n" +
-	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id2\xd8\x05\n" +
-	"\rImportService\x12_\n" +
+	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x02R\x02id2\xbb\x06\n" +
+	"\rImportService\x12a\n" +
+	"\n" +
+	"PlanImport\x12\x1f.perceptor.v1.PlanImportRequest\x1a\x18.perceptor.v1.ImportPlan\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/imports:plan\x12_\n" +
 	"\fCreateImport\x12!.perceptor.v1.CreateImportRequest\x1a\x14.perceptor.v1.Import\"\x16\x82\xd3\xe4\x93\x02\x10:\x01*\"\v/v1/imports\x12[\n" +
 	"\tGetImport\x12\x1e.perceptor.v1.GetImportRequest\x1a\x14.perceptor.v1.Import\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/imports/{id}\x12g\n" +
 	"\vListImports\x12 .perceptor.v1.ListImportsRequest\x1a!.perceptor.v1.ListImportsResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/imports\x12V\n" +
@@ -1407,58 +1727,67 @@ func file_perceptor_v1_import_service_proto_rawDescGZIP() []byte {
 	return file_perceptor_v1_import_service_proto_rawDescData
 }
 
-var file_perceptor_v1_import_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perceptor_v1_import_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_perceptor_v1_import_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_perceptor_v1_import_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_perceptor_v1_import_service_proto_goTypes = []any{
 	(Import_OnConflict)(0),        // 0: perceptor.v1.Import.OnConflict
 	(Import_State)(0),             // 1: perceptor.v1.Import.State
-	(*Import)(nil),                // 2: perceptor.v1.Import
-	(*ChunkRange)(nil),            // 3: perceptor.v1.ChunkRange
-	(*ImportChunk)(nil),           // 4: perceptor.v1.ImportChunk
-	(*LineStates)(nil),            // 5: perceptor.v1.LineStates
-	(*RejectedLine)(nil),          // 6: perceptor.v1.RejectedLine
-	(*CreateImportRequest)(nil),   // 7: perceptor.v1.CreateImportRequest
-	(*GetImportRequest)(nil),      // 8: perceptor.v1.GetImportRequest
-	(*ListImportsRequest)(nil),    // 9: perceptor.v1.ListImportsRequest
-	(*ListImportsResponse)(nil),   // 10: perceptor.v1.ListImportsResponse
-	(*WriteImportRequest)(nil),    // 11: perceptor.v1.WriteImportRequest
-	(*WriteImportResponse)(nil),   // 12: perceptor.v1.WriteImportResponse
-	(*FinishImportRequest)(nil),   // 13: perceptor.v1.FinishImportRequest
-	(*AbortImportRequest)(nil),    // 14: perceptor.v1.AbortImportRequest
-	(*RollbackImportRequest)(nil), // 15: perceptor.v1.RollbackImportRequest
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
-	(*Task)(nil),                  // 17: perceptor.v1.Task
+	(Import_PauseReason)(0),       // 2: perceptor.v1.Import.PauseReason
+	(*Import)(nil),                // 3: perceptor.v1.Import
+	(*ChunkRange)(nil),            // 4: perceptor.v1.ChunkRange
+	(*ImportChunk)(nil),           // 5: perceptor.v1.ImportChunk
+	(*LineStates)(nil),            // 6: perceptor.v1.LineStates
+	(*RejectedLine)(nil),          // 7: perceptor.v1.RejectedLine
+	(*PlanImportRequest)(nil),     // 8: perceptor.v1.PlanImportRequest
+	(*ImportPlan)(nil),            // 9: perceptor.v1.ImportPlan
+	(*ServerSpace)(nil),           // 10: perceptor.v1.ServerSpace
+	(*CreateImportRequest)(nil),   // 11: perceptor.v1.CreateImportRequest
+	(*GetImportRequest)(nil),      // 12: perceptor.v1.GetImportRequest
+	(*ListImportsRequest)(nil),    // 13: perceptor.v1.ListImportsRequest
+	(*ListImportsResponse)(nil),   // 14: perceptor.v1.ListImportsResponse
+	(*WriteImportRequest)(nil),    // 15: perceptor.v1.WriteImportRequest
+	(*WriteImportResponse)(nil),   // 16: perceptor.v1.WriteImportResponse
+	(*FinishImportRequest)(nil),   // 17: perceptor.v1.FinishImportRequest
+	(*AbortImportRequest)(nil),    // 18: perceptor.v1.AbortImportRequest
+	(*RollbackImportRequest)(nil), // 19: perceptor.v1.RollbackImportRequest
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*Task)(nil),                  // 21: perceptor.v1.Task
 }
 var file_perceptor_v1_import_service_proto_depIdxs = []int32{
 	0,  // 0: perceptor.v1.Import.on_conflict:type_name -> perceptor.v1.Import.OnConflict
 	1,  // 1: perceptor.v1.Import.state:type_name -> perceptor.v1.Import.State
-	3,  // 2: perceptor.v1.Import.stored_chunks:type_name -> perceptor.v1.ChunkRange
-	16, // 3: perceptor.v1.Import.create_time:type_name -> google.protobuf.Timestamp
-	16, // 4: perceptor.v1.Import.finish_time:type_name -> google.protobuf.Timestamp
-	17, // 5: perceptor.v1.ImportChunk.templates:type_name -> perceptor.v1.Task
-	5,  // 6: perceptor.v1.ImportChunk.states:type_name -> perceptor.v1.LineStates
-	2,  // 7: perceptor.v1.CreateImportRequest.import:type_name -> perceptor.v1.Import
-	2,  // 8: perceptor.v1.ListImportsResponse.imports:type_name -> perceptor.v1.Import
-	6,  // 9: perceptor.v1.WriteImportResponse.rejected:type_name -> perceptor.v1.RejectedLine
-	7,  // 10: perceptor.v1.ImportService.CreateImport:input_type -> perceptor.v1.CreateImportRequest
-	8,  // 11: perceptor.v1.ImportService.GetImport:input_type -> perceptor.v1.GetImportRequest
-	9,  // 12: perceptor.v1.ImportService.ListImports:input_type -> perceptor.v1.ListImportsRequest
-	11, // 13: perceptor.v1.ImportService.WriteImport:input_type -> perceptor.v1.WriteImportRequest
-	13, // 14: perceptor.v1.ImportService.FinishImport:input_type -> perceptor.v1.FinishImportRequest
-	14, // 15: perceptor.v1.ImportService.AbortImport:input_type -> perceptor.v1.AbortImportRequest
-	15, // 16: perceptor.v1.ImportService.RollbackImport:input_type -> perceptor.v1.RollbackImportRequest
-	2,  // 17: perceptor.v1.ImportService.CreateImport:output_type -> perceptor.v1.Import
-	2,  // 18: perceptor.v1.ImportService.GetImport:output_type -> perceptor.v1.Import
-	10, // 19: perceptor.v1.ImportService.ListImports:output_type -> perceptor.v1.ListImportsResponse
-	12, // 20: perceptor.v1.ImportService.WriteImport:output_type -> perceptor.v1.WriteImportResponse
-	2,  // 21: perceptor.v1.ImportService.FinishImport:output_type -> perceptor.v1.Import
-	2,  // 22: perceptor.v1.ImportService.AbortImport:output_type -> perceptor.v1.Import
-	2,  // 23: perceptor.v1.ImportService.RollbackImport:output_type -> perceptor.v1.Import
-	17, // [17:24] is the sub-list for method output_type
-	10, // [10:17] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	4,  // 2: perceptor.v1.Import.stored_chunks:type_name -> perceptor.v1.ChunkRange
+	20, // 3: perceptor.v1.Import.create_time:type_name -> google.protobuf.Timestamp
+	20, // 4: perceptor.v1.Import.finish_time:type_name -> google.protobuf.Timestamp
+	2,  // 5: perceptor.v1.Import.pause_reason:type_name -> perceptor.v1.Import.PauseReason
+	21, // 6: perceptor.v1.ImportChunk.templates:type_name -> perceptor.v1.Task
+	6,  // 7: perceptor.v1.ImportChunk.states:type_name -> perceptor.v1.LineStates
+	10, // 8: perceptor.v1.ImportPlan.servers:type_name -> perceptor.v1.ServerSpace
+	3,  // 9: perceptor.v1.CreateImportRequest.import:type_name -> perceptor.v1.Import
+	3,  // 10: perceptor.v1.ListImportsResponse.imports:type_name -> perceptor.v1.Import
+	7,  // 11: perceptor.v1.WriteImportResponse.rejected:type_name -> perceptor.v1.RejectedLine
+	2,  // 12: perceptor.v1.WriteImportResponse.pause_reason:type_name -> perceptor.v1.Import.PauseReason
+	8,  // 13: perceptor.v1.ImportService.PlanImport:input_type -> perceptor.v1.PlanImportRequest
+	11, // 14: perceptor.v1.ImportService.CreateImport:input_type -> perceptor.v1.CreateImportRequest
+	12, // 15: perceptor.v1.ImportService.GetImport:input_type -> perceptor.v1.GetImportRequest
+	13, // 16: perceptor.v1.ImportService.ListImports:input_type -> perceptor.v1.ListImportsRequest
+	15, // 17: perceptor.v1.ImportService.WriteImport:input_type -> perceptor.v1.WriteImportRequest
+	17, // 18: perceptor.v1.ImportService.FinishImport:input_type -> perceptor.v1.FinishImportRequest
+	18, // 19: perceptor.v1.ImportService.AbortImport:input_type -> perceptor.v1.AbortImportRequest
+	19, // 20: perceptor.v1.ImportService.RollbackImport:input_type -> perceptor.v1.RollbackImportRequest
+	9,  // 21: perceptor.v1.ImportService.PlanImport:output_type -> perceptor.v1.ImportPlan
+	3,  // 22: perceptor.v1.ImportService.CreateImport:output_type -> perceptor.v1.Import
+	3,  // 23: perceptor.v1.ImportService.GetImport:output_type -> perceptor.v1.Import
+	14, // 24: perceptor.v1.ImportService.ListImports:output_type -> perceptor.v1.ListImportsResponse
+	16, // 25: perceptor.v1.ImportService.WriteImport:output_type -> perceptor.v1.WriteImportResponse
+	3,  // 26: perceptor.v1.ImportService.FinishImport:output_type -> perceptor.v1.Import
+	3,  // 27: perceptor.v1.ImportService.AbortImport:output_type -> perceptor.v1.Import
+	3,  // 28: perceptor.v1.ImportService.RollbackImport:output_type -> perceptor.v1.Import
+	21, // [21:29] is the sub-list for method output_type
+	13, // [13:21] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_import_service_proto_init() }
@@ -1472,8 +1801,8 @@ func file_perceptor_v1_import_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_import_service_proto_rawDesc), len(file_perceptor_v1_import_service_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   14,
+			NumEnums:      3,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,6 +19,7 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
+	ImportService_PlanImport_FullMethodName     = "/perceptor.v1.ImportService/PlanImport"
 	ImportService_CreateImport_FullMethodName   = "/perceptor.v1.ImportService/CreateImport"
 	ImportService_GetImport_FullMethodName      = "/perceptor.v1.ImportService/GetImport"
 	ImportService_ListImports_FullMethodName    = "/perceptor.v1.ImportService/ListImports"
@@ -37,6 +38,9 @@ const (
 // import that was interrupted continues where it stopped, and no line is stored
 // twice. docs/import.md has the guarantees. Every call needs a token of the tenant.
 type ImportServiceClient interface {
+	// Tells for each PostgreSQL server what an import needs there, and what is free. The
+	// space is known if the operator has configured it, or if it can be measured.
+	PlanImport(ctx context.Context, in *PlanImportRequest, opts ...grpc.CallOption) (*ImportPlan, error)
 	// Creates an import. It is OPEN and takes chunks.
 	CreateImport(ctx context.Context, in *CreateImportRequest, opts ...grpc.CallOption) (*Import, error)
 	// Returns an import with its progress.
@@ -66,6 +70,16 @@ type importServiceClient struct {
 
 func NewImportServiceClient(cc grpc.ClientConnInterface) ImportServiceClient {
 	return &importServiceClient{cc}
+}
+
+func (c *importServiceClient) PlanImport(ctx context.Context, in *PlanImportRequest, opts ...grpc.CallOption) (*ImportPlan, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ImportPlan)
+	err := c.cc.Invoke(ctx, ImportService_PlanImport_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 func (c *importServiceClient) CreateImport(ctx context.Context, in *CreateImportRequest, opts ...grpc.CallOption) (*Import, error) {
@@ -150,6 +164,9 @@ func (c *importServiceClient) RollbackImport(ctx context.Context, in *RollbackIm
 // import that was interrupted continues where it stopped, and no line is stored
 // twice. docs/import.md has the guarantees. Every call needs a token of the tenant.
 type ImportServiceServer interface {
+	// Tells for each PostgreSQL server what an import needs there, and what is free. The
+	// space is known if the operator has configured it, or if it can be measured.
+	PlanImport(context.Context, *PlanImportRequest) (*ImportPlan, error)
 	// Creates an import. It is OPEN and takes chunks.
 	CreateImport(context.Context, *CreateImportRequest) (*Import, error)
 	// Returns an import with its progress.
@@ -181,6 +198,9 @@ type ImportServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedImportServiceServer struct{}
 
+func (UnimplementedImportServiceServer) PlanImport(context.Context, *PlanImportRequest) (*ImportPlan, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanImport not implemented")
+}
 func (UnimplementedImportServiceServer) CreateImport(context.Context, *CreateImportRequest) (*Import, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateImport not implemented")
 }
@@ -221,6 +241,24 @@ func RegisterImportServiceServer(s grpc.ServiceRegistrar, srv ImportServiceServe
 		t.testEmbeddedByValue()
 	}
 	s.RegisterService(&ImportService_ServiceDesc, srv)
+}
+
+func _ImportService_PlanImport_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanImportRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImportServiceServer).PlanImport(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ImportService_PlanImport_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImportServiceServer).PlanImport(ctx, req.(*PlanImportRequest))
+	}
+	return interceptor(ctx, in, info, handler)
 }
 
 func _ImportService_CreateImport_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
@@ -345,6 +383,10 @@ var ImportService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "perceptor.v1.ImportService",
 	HandlerType: (*ImportServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "PlanImport",
+			Handler:    _ImportService_PlanImport_Handler,
+		},
 		{
 			MethodName: "CreateImport",
 			Handler:    _ImportService_CreateImport_Handler,

@@ -121,9 +121,3 @@ DELETE FROM import i WHERE i.tenant_id = @tenant AND i.id = @id;
 WITH imports AS (DELETE FROM import i WHERE i.tenant_id = @tenant),
 parts AS (DELETE FROM import_part p WHERE p.tenant_id = @tenant)
 DELETE FROM import_chunk c WHERE c.tenant_id = @tenant;
-
--- name: StandbyLag()
--- How many bytes of the log the slowest standby has not replayed. 0 if there is none, or if this
--- user may not see it.
-SELECT coalesce(max(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, r.replay_lsn)), 0)::int8
-  FROM pg_stat_replication r;

@@ -278,7 +278,13 @@ var (
 	ImportDropParts  = set.Get("ImportDropParts")
 	ImportDrop       = set.Get("ImportDrop")
 	TenantImports    = set.Get("TenantImports")
-	StandbyLag       = set.Get("StandbyLag")
 	ImportPacks      = set.Get("ImportPacks")
 	ImportRows       = set.Get("ImportRows")
+)
+
+// Of server.sql.
+var (
+	ServerLoad     = set.Get("ServerLoad")
+	ServerSpace    = set.Get("ServerSpace")
+	ServerLogBytes = set.Get("ServerLogBytes")
 )
