@@ -1,10 +1,12 @@
 package server
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"slices"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -32,6 +34,7 @@ type chunkReader struct {
 	hashes    [][16]byte
 	out       *task.ImportChunk
 	faults    []task.LineFault
+	hashed    []byte // scratch
 }
 
 // lineTemplate is a template of a chunk.
@@ -42,6 +45,9 @@ type lineTemplate struct {
 	faults []task.Fault
 	// sealed is the number of bytes of its sealed terms.
 	sealed int
+	// body is what [bodyOf] encodes of it: all of it, or, if lines have begin_time, what comes before that
+	// field, and after has the rest.
+	body, after []byte
 }
 
 func newChunkReader(in *perceptorv1.ImportChunk, tenant *Tenant, limits task.Limits, restore bool) *chunkReader {
@@ -151,7 +157,44 @@ func (c *chunkReader) readTemplates() {
 		l.spec, l.faults = specOf(t, c.tenant, c.limits)
 		l.sealed = len(task.Seal(&l.spec.Terms, &l.spec.Origin))
 		c.out.Specs[i] = l.spec
+		if len(c.in.KeySize) > 0 {
+			l.splitBody(len(c.in.BeginMs) > 0)
+		}
 	}
+}
+
+// beginField is the number of begin_time.
+var beginField = taskOfChunk.Fields().ByName("begin_time").Number()
+
+// splitBody encodes the template, and divides the result where the begin_time of lines belongs.
+func (l *lineTemplate) splitBody(atBegin bool) {
+	l.body = bodyOf(l.task)
+	if !atBegin {
+		return
+	}
+	l.task.BeginTime = &timestamppb.Timestamp{Seconds: 1}
+	with := bodyOf(l.task)
+	l.task.BeginTime = nil
+	field := appendBegin(nil, 1000)
+	for at := 0; at <= min(len(l.body), len(with)); at++ {
+		if bytes.HasPrefix(with[at:], field) && bytes.Equal(with[:at], l.body[:at]) && bytes.Equal(with[at+len(field):], l.body[at:]) {
+			l.body, l.after = l.body[:at:at], l.body[at:]
+			return
+		}
+	}
+}
+
+// appendBegin appends the field begin_time of a task as [bodyOf] encodes it.
+func appendBegin(to []byte, begin task.Instant) []byte {
+	var b [24]byte
+	content := b[:0]
+	if seconds := int64(begin) / 1000; seconds != 0 {
+		content = protowire.AppendVarint(protowire.AppendTag(content, 1, protowire.VarintType), uint64(seconds))
+	}
+	if ms := int64(begin) % 1000; ms != 0 {
+		content = protowire.AppendVarint(protowire.AppendTag(content, 2, protowire.VarintType), uint64(ms*1e6))
+	}
+	return protowire.AppendBytes(protowire.AppendTag(to, beginField, protowire.BytesType), content)
 }
 
 // line is what differs by line, as it was sent.
@@ -250,17 +293,14 @@ func (c *chunkReader) hashOf(t *lineTemplate, l *line) (hash [16]byte) {
 	if params == nil {
 		params = t.spec.ParamsWire
 	}
-	if len(c.in.BeginMs) > 0 {
-		t.task.BeginTime = nil
-		if l.begin != task.Never {
-			t.task.BeginTime = timestamppb.New(l.begin.Time())
-		}
+	b := append(c.hashed[:0], t.body...)
+	if len(c.in.BeginMs) > 0 && l.begin != task.Never {
+		b = appendBegin(b, l.begin)
 	}
-	h := sha256.New()
-	h.Write(bodyOf(t.task))
-	h.Write(params)
-	var sum [sha256.Size]byte
-	copy(hash[:], h.Sum(sum[:0]))
+	b = append(append(b, t.after...), params...)
+	c.hashed = b
+	sum := sha256.Sum256(b)
+	copy(hash[:], sum[:])
 	return hash
 }
 

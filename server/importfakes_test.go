@@ -15,7 +15,9 @@ type fakeImports struct {
 	err     error                       // of WriteChunk
 	load    task.ServerLoad
 	space   task.ServerSpace
-	done    func(c *task.ImportChunk) task.ChunkResult
+	// spaceErr is the error of ServerSpace.
+	spaceErr error
+	done     func(c *task.ImportChunk) task.ChunkResult
 }
 
 func (f *fakeImports) CreateImport(ctx context.Context, tenant int32, terms task.ImportTerms, _ string, _ []byte) (*task.Import, error) {
@@ -109,5 +111,5 @@ func (f *fakeImports) ServerLoad(context.Context, int) (task.ServerLoad, error) 
 func (f *fakeImports) ServerSpace(context.Context, int) (task.ServerSpace, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.space, nil
+	return f.space, f.spaceErr
 }

@@ -279,6 +279,29 @@ func TestNothingIsStoredWhileAServerHasLittleSpace(t *testing.T) {
 	}
 }
 
+// TestWhatIsKnownOfAServerIsReadAgain: so an import goes on when there is room, and what cannot be read for a while
+// changes nothing.
+func TestWhatIsKnownOfAServerIsReadAgain(t *testing.T) {
+	f := &fakeImports{space: task.ServerSpace{Databases: []int{0}, Total: 100, Free: 1}}
+	s := &servers{store: f}
+	later := func() { s.known[0].spaceAt = s.known[0].spaceAt.Add(-spaceEvery) }
+	if s.low(t.Context(), nil) == nil {
+		t.Error("a server with 1 of 100 bytes is not low")
+	}
+	f.space.Free = 50
+	if s.low(t.Context(), []int{3}) == nil {
+		t.Error("it was read again at once")
+	}
+	f.spaceErr = errors.New("away")
+	if later(); s.low(t.Context(), nil) == nil {
+		t.Error("what was known is forgotten because the server does not answer")
+	}
+	f.spaceErr = nil
+	if later(); s.low(t.Context(), nil) != nil {
+		t.Error("a server with 50 of 100 bytes is low")
+	}
+}
+
 func TestAnImportForWhichAServerHasNoRoomIsRefused(t *testing.T) {
 	b := setup(t)
 	all := make([]int, task.Databases)

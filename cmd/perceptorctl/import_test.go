@@ -16,6 +16,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -160,6 +161,10 @@ func testRoom(t *testing.T, s *shell) {
 		if reason > 0 && waitsFor[perceptorv1.Import_PauseReason(reason)] == "" {
 			t.Errorf("there are no words for %s", words)
 		}
+	}
+	low, err := status.New(codes.ResourceExhausted, "little is free").WithDetails(&errdetails.ErrorInfo{Reason: "STORAGE_LOW"})
+	if err != nil || !isStorageLow(low.Err()) || isStorageLow(status.Error(codes.ResourceExhausted, "STORAGE_LOW")) {
+		t.Errorf("%v: a server with little free space is not told from others", err)
 	}
 	for space, want := range map[*perceptorv1.ServerSpace]string{
 		{Databases: []int32{3}, NeededBytes: 5e9}:                                                            "server of databases 3: 5.0 GB needed; how much is free is not known (postgres.servers[].storage): compare",

@@ -97,7 +97,11 @@ func (i *importing) upload() upload.Config {
 	return upload.Config{
 		Import: i.on.GetId(), PatientFor: i.importOptions.run.patience, Answered: i.take, Reset: i.conn.ResetConnectBackoff,
 		Away: func(err error, pause time.Duration) {
-			i.screen.say("the service does not answer, trying again in %s: %s", pause.Round(time.Millisecond), i.c.plain(err))
+			what := "the service does not answer"
+			if isStorageLow(err) {
+				what = "the import waits for free space"
+			}
+			i.screen.say("%s, trying again in %s: %s", what, pause.Round(time.Millisecond), i.c.plain(err))
 		},
 	}
 }

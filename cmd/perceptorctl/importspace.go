@@ -6,10 +6,12 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 // space prints what each server has for the import. CreateImport refuses one for which a server has no room.
@@ -57,6 +59,16 @@ func ranges(names []string) string {
 		return names[0] + " to " + names[len(names)-1]
 	}
 	return strings.Join(names, " and ")
+}
+
+// isStorageLow reports whether a chunk was refused because a server has little free space.
+func isStorageLow(err error) bool {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.Reason == string(task.ReasonStorageLow) {
+			return true
+		}
+	}
+	return false
 }
 
 // pausing is what an import waits for.

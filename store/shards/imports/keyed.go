@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -93,23 +94,37 @@ func (p *part) sample(ctx context.Context) error {
 	return err
 }
 
+// place is where a line is sorted: head are the first bytes of its key.
+type place struct {
+	head  uint64
+	line  int32
+	shard task.Shard
+}
+
 // order sorts the lines by shard and key; equal keys stay in the order of their lines.
 func (p *part) order() {
-	type place struct {
-		line  int32
-		shard task.Shard
-	}
 	all, tenant := p.w.chunk.Lines, p.w.of.Tenant
 	places := make([]place, len(p.lines))
 	first := task.Shard(p.d * task.ShardsPerDatabase)
 	for i, at := range p.lines {
-		places[i] = place{at, first + task.Shard(i%task.ShardsPerDatabase)}
+		places[i] = place{line: at, shard: first + task.Shard(i%task.ShardsPerDatabase)}
 		if key := all[at].Key; key != nil {
-			places[i].shard = p.w.im.cfg.ShardOfKey(tenant, key)
+			var head [8]byte
+			copy(head[:], key)
+			places[i].head, places[i].shard = binary.BigEndian.Uint64(head[:]), p.w.im.cfg.ShardOfKey(tenant, key)
 		}
 	}
-	slices.SortStableFunc(places, func(a, b place) int {
-		return cmp.Or(cmp.Compare(a.shard, b.shard), bytes.Compare(all[a.line].Key, all[b.line].Key))
+	slices.SortFunc(places, func(a, b place) int {
+		if c := cmp.Compare(a.shard, b.shard); c != 0 {
+			return c
+		}
+		if c := cmp.Compare(a.head, b.head); c != 0 {
+			return c
+		}
+		if c := bytes.Compare(all[a.line].Key, all[b.line].Key); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.line, b.line)
 	})
 	p.lines, p.shards = make([]int32, len(places)), make([]task.Shard, len(places))
 	for i, at := range places {
