@@ -1,7 +1,9 @@
 package shards
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -30,11 +32,15 @@ type upserting struct {
 	near []*task.Row
 	due  task.Instant
 
-	shards    []int16
-	texts     []string
-	ids       []int64
-	hashes    [][]byte
-	lifetimes []int64
+	keys []replacedKey
+}
+
+// replacedKey is the key row of a task that gets another body.
+type replacedKey struct {
+	id       task.ID
+	text     string
+	hash     []byte
+	lifetime int64
 }
 
 // UpsertMany does upserts of a tenant, whose tasks exist in database d, in one transaction. It
@@ -105,9 +111,8 @@ func (u *upserting) edit(m *task.Machine, x *imports.Upsert) (changed bool) {
 	x.Result.Updated, x.Result.Replayed = changed, !changed
 	if changed || !x.Same {
 		r := &x.Request
-		u.shards, u.texts = append(u.shards, int16(x.ID.Shard())), append(u.texts, kernel.TaskKeyPrefix+r.Key)
-		u.ids, u.hashes = append(u.ids, int64(x.ID)), append(u.hashes, r.Hash[:16])
-		u.lifetimes = append(u.lifetimes, max(u.s.cfg.KeyLifetime, r.Specs[0].Retention).Milliseconds())
+		lifetime := max(u.s.cfg.KeyLifetime, r.Specs[0].Retention).Milliseconds()
+		u.keys = append(u.keys, replacedKey{x.ID, kernel.TaskKeyPrefix + r.Key, r.Hash[:16], lifetime})
 	}
 	return changed
 }
@@ -148,11 +153,29 @@ func (u *upserting) editPacked(ctx context.Context, tx pgx.Tx, keys []kernel.Key
 func (u *upserting) write(ctx context.Context, tx pgx.Tx) error {
 	b, due := transition.Batch(u.rows, u.now, u.l)
 	u.due = min(u.due, due)
-	if len(u.ids) > 0 {
-		sql.KeysReplace.Queue(b, u.shards, u.tenant, u.texts, u.ids, u.hashes, u.lifetimes)
-	}
+	u.queueKeys(b)
 	if b.Len() == 0 {
 		return kernel.ErrNothing
 	}
 	return kernel.SendLast(ctx, tx, b)
+}
+
+// queueKeys writes the keys in the order in which all writers lock them.
+func (u *upserting) queueKeys(b *pgx.Batch) {
+	if len(u.keys) == 0 {
+		return
+	}
+	slices.SortFunc(u.keys, func(x, y replacedKey) int {
+		return cmp.Or(cmp.Compare(x.id.Shard(), y.id.Shard()), cmp.Compare(x.text, y.text))
+	})
+	var shards []int16
+	var texts []string
+	var ids, lifetimes []int64
+	var hashes [][]byte
+	for i := range u.keys {
+		k := &u.keys[i]
+		shards, texts, ids = append(shards, int16(k.id.Shard())), append(texts, k.text), append(ids, int64(k.id))
+		hashes, lifetimes = append(hashes, k.hash), append(lifetimes, k.lifetime)
+	}
+	sql.KeysReplace.Queue(b, shards, u.tenant, texts, ids, hashes, lifetimes)
 }
