@@ -293,13 +293,12 @@ func (c *chunkReader) hashOf(t *lineTemplate, l *line) (hash [16]byte) {
 	if params == nil {
 		params = t.spec.ParamsWire
 	}
-	b := append(c.hashed[:0], t.body...)
+	c.hashed = append(c.hashed[:0], t.body...)
 	if len(c.in.BeginMs) > 0 && l.begin != task.Never {
-		b = appendBegin(b, l.begin)
+		c.hashed = appendBegin(c.hashed, l.begin)
 	}
-	b = append(append(b, t.after...), params...)
-	c.hashed = b
-	sum := sha256.Sum256(b)
+	c.hashed = append(append(c.hashed, t.after...), params...)
+	sum := sha256.Sum256(c.hashed)
 	copy(hash[:], sum[:])
 	return hash
 }
