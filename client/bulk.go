@@ -24,6 +24,9 @@ const (
 	BulkPurgeFinished BulkAction = 7 // on finished tasks
 	// BulkRollbackImport removes the tasks of an import. Only a rollback of an import creates it.
 	BulkRollbackImport BulkAction = 8
+	// BulkBackfill makes the instants of a past range fire again, for recurring tasks; see
+	// BackfillFrom. It counts runs.
+	BulkBackfill BulkAction = 9
 )
 
 // String returns the name of the action in the API, such as "PAUSE".
@@ -52,6 +55,9 @@ type Bulk struct {
 	// AddedFrom and AddedUntil limit the time when the tasks were added.
 	// AddedUntil is exclusive.
 	AddedFrom, AddedUntil time.Time
+	// TaskID selects one task, and BackfillID the tasks that a backfill has added. Default
+	// (0): all.
+	TaskID, BackfillID int64
 	// Dead selects dead runs, for BulkReplay and BulkPurgeDead.
 	Dead DeadFilter
 	// DryRun counts the matching tasks or runs and changes nothing.
@@ -63,6 +69,11 @@ type Bulk struct {
 	// BulkReschedule needs one of them.
 	Shift  time.Duration
 	NextAt time.Time
+	// BackfillFrom and BackfillUntil are the range of BulkBackfill. BackfillUntil is exclusive.
+	BackfillFrom, BackfillUntil time.Time
+	// OneAtATime lets the runs of each task of a BulkBackfill fire one after another. Those of
+	// Blocking tasks and of tasks with SkipOverlap or BufferOne do so in any case.
+	OneAtATime bool
 	// RequestID makes CreateBulk safe to retry. Default: a random id.
 	RequestID string
 }
@@ -100,6 +111,7 @@ func (c *Client) CreateBulk(ctx context.Context, b Bulk) (*BulkInfo, error) {
 	o := &perceptorv1.BulkOperation{
 		Action: perceptorv1.BulkOperation_Action(b.Action), DryRun: b.DryRun, MaxRate: int32(min(b.MaxRate, 1<<31-1)),
 		Shift: protoDuration(b.Shift), NextTime: protoTime(b.NextAt),
+		BackfillFrom: protoTime(b.BackfillFrom), BackfillUntil: protoTime(b.BackfillUntil), OneAtATime: b.OneAtATime,
 	}
 	// Both filters are sent if they are set: the service refuses a filter that
 	// does not belong to the action. Dropping it here would change more than
@@ -122,6 +134,7 @@ func (b *Bulk) filter() *perceptorv1.TaskFilter {
 	return &perceptorv1.TaskFilter{
 		Kind: f.Kind, Type: perceptorv1.Task_Type(f.Type), State: perceptorv1.Task_State(f.State), Tags: f.Tags,
 		DueFrom: protoTime(f.DueFrom), DueUntil: protoTime(f.DueUntil), AddedFrom: protoTime(b.AddedFrom), AddedUntil: protoTime(b.AddedUntil),
+		TaskId: b.TaskID, BackfillId: b.BackfillID,
 	}
 }
 

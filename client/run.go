@@ -59,6 +59,9 @@ type Run struct {
 	TraceParent string
 	// ReplayOf is the dead run that this run replays, "TASK-SEQ". Empty: none.
 	ReplayOf string
+	// BackfillOf is the task for which a backfill makes the run: it would have had a run at
+	// ScheduledAt. 0: the run is not one of a backfill. See BulkBackfill.
+	BackfillOf int64
 
 	beat func(context.Context) error
 	// published is the span that published the delivery. It is not valid if the delivery is
@@ -79,7 +82,7 @@ func newRun(p *task.Publication, params map[string]string, payload *Payload, bea
 	r := &Run{
 		TaskID: int64(p.Task), Seq: p.Seq, Attempt: int(p.Attempt), Type: Type(p.Type), Kind: p.Kind,
 		ScheduledAt: p.ScheduledAt.Time(), Missed: p.Missed, Params: params, Payload: payload, Version: int(p.Version),
-		beat: beat,
+		beat: beat, BackfillOf: int64(p.BackfillOf),
 	}
 	r.TraceParent, r.published = p.TraceParent, spanContext(p.Trace)
 	if p.ReplayOf.Task != 0 {

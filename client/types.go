@@ -230,6 +230,9 @@ type TaskInfo struct {
 	FinishedAt time.Time
 	// Version grows with every change by a caller.
 	Version int
+	// BackfillOf is the task whose past instants this one makes fire, and BackfillID the
+	// operation that added it; 0: it belongs to no backfill. See BulkBackfill.
+	BackfillOf, BackfillID int64
 }
 
 // fault returns a fault that cannot be expressed in a request, or would fail
@@ -366,6 +369,7 @@ func taskInfo(p *perceptorv1.Task) *TaskInfo {
 		MissedCount: p.GetMissedCount(), OpenRuns: int(p.GetOpenRunCount()), Attempt: int(p.GetAttempt()),
 		ScheduledAt: goTime(p.GetScheduledTime()), DueAt: goTime(p.GetDueTime()),
 		CreatedAt: goTime(p.GetCreateTime()), FinishedAt: goTime(p.GetFinishTime()), Version: int(p.GetVersion()),
+		BackfillOf: p.GetBackfillOf(), BackfillID: p.GetBackfillId(),
 		Task: Task{
 			Kind: p.GetKind(), Type: Type(p.GetType()), Begin: goTime(p.GetBeginTime()), End: goTime(p.GetEndTime()),
 			Interval: p.GetInterval().AsDuration(), MaxCount: p.GetMaxCount(), Params: p.GetParams(), Payload: payloadOf(p.GetPayload()),

@@ -39,7 +39,7 @@ func Decode(value []byte) (task.Publication, error) {
 		if size < 0 {
 			return p, fmt.Errorf("record: field %d (%s) at byte %d: %w", n, fieldName(n), len(value)-len(rest), protowire.ParseError(size))
 		}
-		if n <= fieldParams && fieldName(n) != "unknown" {
+		if n <= fieldBackfillOf && fieldName(n) != "unknown" {
 			if seen&(1<<n) != 0 {
 				return p, fmt.Errorf("record: duplicate field %s", fieldName(n))
 			}
@@ -85,6 +85,8 @@ func fieldName(n protowire.Number) string {
 		return "replay_of"
 	case fieldParams:
 		return "params"
+	case fieldBackfillOf:
+		return "backfill_of"
 	}
 	return "unknown"
 }
@@ -107,7 +109,7 @@ func decodeField(p *task.Publication, n protowire.Number, typ protowire.Type, ra
 }
 
 func decodeInteger(p *task.Publication, n protowire.Number, v int64) error {
-	if n != fieldTaskID && n != fieldSeq && n != fieldMissed && (v < math.MinInt32 || v > math.MaxInt32) {
+	if n != fieldTaskID && n != fieldSeq && n != fieldMissed && n != fieldBackfillOf && (v < math.MinInt32 || v > math.MaxInt32) {
 		return fmt.Errorf("%d does not fit 32 bits", v)
 	}
 	switch n {
@@ -126,6 +128,8 @@ func decodeInteger(p *task.Publication, n protowire.Number, v int64) error {
 		p.Missed = v
 	case fieldVersion:
 		p.Version = int32(v)
+	case fieldBackfillOf:
+		p.BackfillOf = task.ID(v)
 	}
 	return nil
 }
@@ -230,6 +234,8 @@ func check(p *task.Publication, seen uint32) error {
 		return fmt.Errorf("record: missed_count: %d is negative", p.Missed)
 	case p.Version < 0:
 		return fmt.Errorf("record: version: %d is negative", p.Version)
+	case p.BackfillOf != 0 && !p.BackfillOf.Valid():
+		return fmt.Errorf("record: backfill_of: %d is not a task id", p.BackfillOf)
 	}
 	return nil
 }

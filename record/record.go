@@ -49,6 +49,7 @@ const (
 	fieldPublished  protowire.Number = 13
 	fieldReplayOf   protowire.Number = 14
 	fieldParams     protowire.Number = 15
+	fieldBackfillOf protowire.Number = 16
 )
 
 // Values of headers that are the same in all records.
@@ -116,7 +117,8 @@ func appendValue(b []byte, p *task.Publication) []byte {
 	if p.ReplayOf.Task != 0 {
 		b = appendBytes(b, fieldReplayOf, p.ReplayOf.String())
 	}
-	return appendBytes(b, fieldParams, p.Params)
+	b = appendBytes(b, fieldParams, p.Params)
+	return appendVarint(b, fieldBackfillOf, int64(p.BackfillOf))
 }
 
 // appendVarint appends an integer field. proto3 omits zero.

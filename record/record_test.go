@@ -41,7 +41,7 @@ func generated(t testing.TB, p task.Publication) []byte {
 		TaskId: int64(p.Task), Seq: p.Seq, Attempt: p.Attempt, Type: perceptorv1.Task_Type(p.Type), Kind: p.Kind,
 		ScheduledTime: timestamppb.New(p.ScheduledAt.Time()), MissedCount: p.Missed, Version: p.Version,
 		AckTimeout: durationpb.New(p.AckTimeout), TraceParent: p.TraceParent,
-		Dispatcher: p.Dispatcher,
+		Dispatcher: p.Dispatcher, BackfillOf: int64(p.BackfillOf),
 	}
 	if p.PublishedAt != 0 {
 		m.PublishTime = timestamppb.New(p.PublishedAt.Time())
@@ -67,6 +67,9 @@ func drawPublication(r *rapid.T, t *testing.T) task.Publication {
 	var origin task.Origin
 	if rapid.Bool().Draw(r, "traced") {
 		origin.TraceParent = rapid.StringMatching(`00-[0-9a-f]{31}1-[0-9a-f]{15}1-01`).Draw(r, "trace_parent")
+	}
+	if rapid.Bool().Draw(r, "a backfill") {
+		origin.BackfillOf = task.NewID(rapid.Int64Range(1, 1<<50).Draw(r, "source"), 7)
 	}
 	return task.Publication{
 		Task:        task.NewID(rapid.Int64Range(1, 1<<50).Draw(r, "number"), task.Shard(rapid.IntRange(0, 511).Draw(r, "shard"))),
@@ -186,7 +189,7 @@ func TestLargestRecordFitsTheStatedOverhead(t *testing.T) {
 	p := task.Publication{
 		Task: 1<<63 - 1, Seq: 1<<63 - 1, Attempt: 1<<31 - 1, Type: task.Blocking, Kind: strings.Repeat("k", task.MaxKindBytes),
 		ScheduledAt: task.LastInstant - 1, ClaimedAt: task.LastInstant - 1, Missed: 1<<63 - 1, Version: 1<<31 - 1,
-		AckTimeout: task.MaxAckTimeout, Params: wire,
+		AckTimeout: task.MaxAckTimeout, Params: wire, Origin: task.Origin{BackfillOf: 1<<63 - 1},
 	}
 	for name, encode := range map[string]func(task.Publication, string) ([]byte, []byte, []record.Header){"run": record.Encode, "payload": record.EncodePayload} {
 		key, value, headers := encode(p, strings.Repeat("t", 63))

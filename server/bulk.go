@@ -52,6 +52,7 @@ func (s *bulkService) CreateBulkOperation(ctx context.Context, r *perceptorv1.Cr
 	asked := &perceptorv1.BulkOperation{
 		Action: r.Operation.Action, Filter: r.Operation.Filter, DeadFilter: r.Operation.DeadFilter, DryRun: r.Operation.DryRun,
 		MaxRate: r.Operation.MaxRate, Shift: r.Operation.Shift, NextTime: r.Operation.NextTime,
+		BackfillFrom: r.Operation.BackfillFrom, BackfillUntil: r.Operation.BackfillUntil, OneAtATime: r.Operation.OneAtATime,
 	}
 	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(asked)
 	if err != nil {
@@ -67,7 +68,7 @@ func (s *bulkService) CreateBulkOperation(ctx context.Context, r *perceptorv1.Cr
 func (r *reader) bulkTerms(o *perceptorv1.BulkOperation) task.BulkTerms {
 	action := task.BulkAction(o.Action)
 	if _, known := perceptorv1.BulkOperation_Action_name[int32(o.Action)]; !known || o.Action == 0 || action == task.BulkRollbackImport {
-		r.fault("action", "%d is not one of PAUSE, RESUME, CANCEL, RESCHEDULE, REPLAY, PURGE_DEAD, PURGE_FINISHED", int32(o.Action))
+		r.fault("action", "%d is not one of PAUSE, RESUME, CANCEL, RESCHEDULE, REPLAY, PURGE_DEAD, PURGE_FINISHED, BACKFILL", int32(o.Action))
 	}
 	if o.MaxRate < 0 || o.MaxRate > task.MaxBulkRate {
 		r.fault("max_rate", "%d is not between 0 and %d", o.MaxRate, task.MaxBulkRate)
@@ -85,11 +86,18 @@ func (r *reader) bulkTerms(o *perceptorv1.BulkOperation) task.BulkTerms {
 			r.fault("dead_filter", "%s acts on tasks; use filter", action)
 		}
 		terms.Filter = inner.filter(o.Filter)
+		terms.Filter.Task, terms.Filter.Backfill = task.ID(o.Filter.GetTaskId()), o.Filter.GetBackfillId()
+		for field, id := range map[string]int64{"task_id": o.Filter.GetTaskId(), "backfill_id": o.Filter.GetBackfillId()} {
+			if id < 0 {
+				inner.fault(field, "%d is negative", id)
+			}
+		}
 		terms.Filter.AddedFrom, terms.Filter.AddedUntil = inner.between("added_from", o.Filter.GetAddedFrom(), "added_until", o.Filter.GetAddedUntil())
 		r.faults = append(r.faults, under("filter", inner.faults)...)
 		r.bulkState(action, terms.Filter)
 	}
 	r.bulkMove(o, action, &terms)
+	r.bulkRange(o, action, &terms)
 	return terms
 }
 
@@ -123,6 +131,37 @@ func (r *reader) bulkMove(o *perceptorv1.BulkOperation, action task.BulkAction, 
 	case o.NextTime != nil:
 		terms.NextAt = max(1, r.instant("next_time", o.NextTime))
 	}
+}
+
+// bulkRange reads the range of a backfill.
+func (r *reader) bulkRange(o *perceptorv1.BulkOperation, action task.BulkAction, terms *task.BulkTerms) {
+	if action != task.BulkBackfill {
+		for field, set := range map[string]bool{"backfill_from": o.BackfillFrom != nil, "backfill_until": o.BackfillUntil != nil, "one_at_a_time": o.OneAtATime} {
+			if set {
+				r.fault(field, "only BACKFILL has it")
+			}
+		}
+		return
+	}
+	if o.BackfillFrom == nil {
+		r.fault("backfill_from", "is missing: BACKFILL needs the range of instants")
+	}
+	if o.BackfillUntil == nil {
+		r.fault("backfill_until", "is missing: BACKFILL needs the range of instants")
+	}
+	if o.BackfillFrom == nil || o.BackfillUntil == nil {
+		return
+	}
+	faults := len(r.faults)
+	from, until := r.instant("backfill_from", o.BackfillFrom), r.instant("backfill_until", o.BackfillUntil)
+	switch {
+	case len(r.faults) > faults:
+	case until <= from:
+		r.fault("backfill_until", "%s is not after backfill_from %s", until, from)
+	case until.Sub(from) > task.MaxBackfillRange:
+		r.fault("backfill_until", "%s is more than 366 days after backfill_from %s", until, from)
+	}
+	terms.BackfillFrom, terms.BackfillUntil, terms.OneAtATime = from, until, o.OneAtATime
 }
 
 func (s *bulkService) GetBulkOperation(ctx context.Context, r *perceptorv1.GetBulkOperationRequest) (*perceptorv1.BulkOperation, error) {
@@ -201,6 +240,10 @@ func bulkReply(o *task.BulkOperation, parts bool) *perceptorv1.BulkOperation {
 		out.Shift = durationpb.New(o.Terms.Shift)
 	}
 	out.NextTime = bound(o.Terms.NextAt)
+	if o.Action == task.BulkBackfill {
+		out.BackfillFrom, out.BackfillUntil = timestamp(o.Terms.BackfillFrom), timestamp(o.Terms.BackfillUntil)
+		out.OneAtATime = o.Terms.OneAtATime
+	}
 	for i := range o.Parts {
 		if p := &o.Parts[i]; parts {
 			out.Parts = append(out.Parts, &perceptorv1.BulkOperation_Part{
@@ -216,6 +259,7 @@ func filterReply(f *task.Filter) *perceptorv1.TaskFilter {
 	return &perceptorv1.TaskFilter{
 		Kind: f.Kind, Type: perceptorv1.Task_Type(f.Type), State: perceptorv1.Task_State(f.State), Tags: f.Tags,
 		DueFrom: bound(f.DueFrom), DueUntil: bound(f.DueUntil), AddedFrom: bound(f.AddedFrom), AddedUntil: bound(f.AddedUntil),
+		TaskId: int64(f.Task), BackfillId: f.Backfill,
 	}
 }
 

@@ -29,7 +29,12 @@ func TestAnOperationComesBackAsItWasAskedFor(t *testing.T) {
 		"replay": {Action: perceptorv1.BulkOperation_REPLAY, DryRun: true, DeadFilter: &perceptorv1.DeadRunFilter{
 			Kind: "mail", Reason: perceptorv1.DeadRun_SILENT, TaskId: 512, DiedUntil: timestamppb.New(fakeNow.Time()),
 		}},
-		"purge": {Action: perceptorv1.BulkOperation_PURGE_FINISHED, Filter: &perceptorv1.TaskFilter{State: perceptorv1.Task_FAILED}},
+		"backfill": {
+			Action: perceptorv1.BulkOperation_BACKFILL, BackfillFrom: timestamppb.New(fakeNow.Time()), BackfillUntil: timestamppb.New(fakeNow.Add(time.Hour).Time()), OneAtATime: true,
+			Filter: &perceptorv1.TaskFilter{TaskId: 1025},
+		},
+		"the tasks of a backfill": {Action: perceptorv1.BulkOperation_CANCEL, Filter: &perceptorv1.TaskFilter{BackfillId: 7}},
+		"purge":                   {Action: perceptorv1.BulkOperation_PURGE_FINISHED, Filter: &perceptorv1.TaskFilter{State: perceptorv1.Task_FAILED}},
 	} {
 		var got perceptorv1.BulkOperation
 		if a := b.overHTTP("acme-secret", createBulk, &perceptorv1.CreateBulkOperationRequest{Operation: o, RequestId: "x"}, &got); a.http != http.StatusOK {
@@ -39,6 +44,7 @@ func TestAnOperationComesBackAsItWasAskedFor(t *testing.T) {
 			t.Errorf("%s: %v", name, &got)
 		}
 		asked := &perceptorv1.BulkOperation{Action: got.Action, Filter: got.Filter, DeadFilter: got.DeadFilter, DryRun: got.DryRun, MaxRate: got.MaxRate}
+		asked.BackfillFrom, asked.BackfillUntil, asked.OneAtATime = got.BackfillFrom, got.BackfillUntil, got.OneAtATime
 		if !proto.Equal(asked, o) {
 			t.Errorf("%s: asked for %v, got %v", name, o, asked)
 		}
@@ -65,6 +71,12 @@ func TestOperationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"a move of open runs":  {&perceptorv1.BulkOperation{Action: 4, NextTime: now, Filter: &perceptorv1.TaskFilter{State: 2}}, []string{"operation.filter.state"}},
 		"a shift of a pause":   {&perceptorv1.BulkOperation{Action: 1, Shift: durationpb.New(time.Hour)}, []string{"operation.shift"}},
 		"no place to go":       {&perceptorv1.BulkOperation{Action: 4}, []string{"operation.shift"}},
+		"a range of a pause":   {&perceptorv1.BulkOperation{Action: 1, BackfillFrom: now}, []string{"operation.backfill_from"}},
+		"no range":             {&perceptorv1.BulkOperation{Action: 9}, []string{"operation.backfill_from", "operation.backfill_until"}},
+		"half a range":         {&perceptorv1.BulkOperation{Action: 9, BackfillFrom: now}, []string{"operation.backfill_until"}},
+		"an empty range":       {&perceptorv1.BulkOperation{Action: 9, BackfillFrom: now, BackfillUntil: now}, []string{"operation.backfill_until"}},
+		"a range of two years": {&perceptorv1.BulkOperation{Action: 9, BackfillFrom: now, BackfillUntil: timestamppb.New(fakeNow.Add(800 * 24 * time.Hour).Time())}, []string{"operation.backfill_until"}},
+		"a negative task":      {&perceptorv1.BulkOperation{Action: 9, BackfillFrom: now, BackfillUntil: timestamppb.New(fakeNow.Add(time.Hour).Time()), Filter: &perceptorv1.TaskFilter{TaskId: -1}}, []string{"operation.filter.task_id"}},
 		"a rate and a bad tag": {&perceptorv1.BulkOperation{Action: 1, MaxRate: -1, Filter: &perceptorv1.TaskFilter{Tags: []string{""}}}, []string{"operation.filter.tags[0]", "operation.max_rate"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -65,6 +65,7 @@ func randomRow(r *rand.Rand) *task.Snapshot {
 		row.Tags = []string{randomText(r, 5), randomText(r, 9)}
 		row.Exclude, row.Only = []string{randomText(r, 4)}, []string{randomText(r, 3), randomText(r, 7)}
 		row.ReplayOf = task.RunID{Task: row.ID, Seq: 7}
+		row.BackfillOf, row.Backfill = row.ID+512, 9
 	}
 	params := map[string]string{}
 	for range r.IntN(4) {

@@ -24,6 +24,8 @@ func taskOf(s *task.Snapshot) (*perceptorv1.Task, error) {
 		Payload:        payload,
 		IdempotencyKey: s.Key,
 		ReplayOf:       replayOf(s.ReplayOf),
+		BackfillOf:     int64(s.BackfillOf),
+		BackfillId:     s.Backfill,
 		TraceParent:    s.TraceParent,
 		State:          perceptorv1.Task_State(s.State),
 		Paused:         s.Paused,

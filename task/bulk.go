@@ -20,7 +20,9 @@ const (
 	BulkPurgeFinished BulkAction = 7 // finished tasks
 	// BulkRollbackImport removes the tasks of an import that have not fired.
 	BulkRollbackImport BulkAction = 8
-	BulkDeleteTenant   BulkAction = 20 // everything that belongs to the tenant
+	// BulkBackfill adds tasks that make the instants of a past range fire. It counts runs.
+	BulkBackfill     BulkAction = 9
+	BulkDeleteTenant BulkAction = 20 // everything that belongs to the tenant
 )
 
 // String returns the action's name as it is in the API.
@@ -42,15 +44,17 @@ func (a BulkAction) String() string {
 		return "PURGE_FINISHED"
 	case BulkRollbackImport:
 		return "ROLLBACK_IMPORT"
+	case BulkBackfill:
+		return "BACKFILL"
 	case BulkDeleteTenant:
 		return "DELETE_TENANT"
 	}
 	return fmt.Sprintf("BulkAction(%d)", int16(a))
 }
 
-// OfTasks reports whether the action changes unfinished tasks.
+// OfTasks reports whether the action selects unfinished tasks.
 func (a BulkAction) OfTasks() bool {
-	return a >= BulkPause && a <= BulkReschedule || a == BulkRollbackImport
+	return a >= BulkPause && a <= BulkReschedule || a == BulkRollbackImport || a == BulkBackfill
 }
 
 // OfDead reports whether the action changes dead runs.
@@ -80,6 +84,11 @@ type BulkTerms struct {
 	NextAt Instant
 	// Import is the import that BulkRollbackImport is about.
 	Import int64 `json:",omitempty"`
+	// BulkBackfill makes the instants in [BackfillFrom, BackfillUntil) fire, those of each
+	// task one after another if OneAtATime.
+	BackfillFrom  Instant `json:",omitempty"`
+	BackfillUntil Instant `json:",omitempty"`
+	OneAtATime    bool    `json:",omitempty"`
 	// Creator says who created the operation, as [AuditEvent.Actor] does.
 	Creator string `json:",omitempty"`
 }
@@ -97,7 +106,7 @@ const (
 )
 
 // BulkSum counts tasks or dead runs of a bulk operation: those that it selected, those
-// that it changed, and those that it could not change.
+// that it changed, and those that it could not change. Of a backfill it counts runs.
 type BulkSum struct{ Matched, Done, Failed int64 }
 
 // BulkPart is the state of a bulk operation in one database.

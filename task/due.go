@@ -36,7 +36,9 @@ func (m *Machine) fire(now Instant) *Publication {
 	t.Seq++
 	t.clearRun()
 	t.State, t.Attempt, t.Out = Running, 1, true
-	t.Anchor = t.ScheduledAt
+	if t.Anchor = t.ScheduledAt; t.BackfillOf != 0 {
+		t.Anchor = ^t.instantAfter(t.ScheduledAt, t.ScheduledAt)
+	}
 	t.FirstClaimAt = now
 	t.DueAt = now.Add(t.AckTimeout)
 	t.markChanged()

@@ -295,6 +295,8 @@ func (r *Row) late(now Instant, n int) (out []Instant) {
 		switch {
 		case r.Type == NonBlocking:
 			r.ScheduledAt, _ = r.nextRun(at, now)
+		case r.BackfillOf != 0:
+			r.ScheduledAt = r.instantAfter(at, at)
 		case r.Interval > 0:
 			at = max(at, now)
 			r.ScheduledAt = r.instantAfter(at, at)

@@ -9,6 +9,9 @@ type Filter struct {
 	State State  // 0: every state of unfinished tasks
 	// Tags are tags that the task must have, all of them.
 	Tags []string
+	// Task selects one task. Backfill selects the tasks that a backfill has added. 0: every task.
+	Task     ID    `json:",omitempty"`
+	Backfill int64 `json:",omitempty"`
 	// DueFrom and DueUntil select tasks that are due in [DueFrom, DueUntil). A DueUntil
 	// of 0 means no end. With either bound, tasks without a due instant (paused ones)
 	// are not selected.
@@ -22,9 +25,9 @@ type Filter struct {
 func (f *Filter) HasDue() bool { return f.DueFrom > 0 || f.DueUntil > 0 }
 
 // Narrow reports whether the filter may reject tasks that a listing has read: by kind,
-// type, tags or the instant of their add.
+// type, tags, id, backfill or the instant of their add.
 func (f *Filter) Narrow() bool {
-	return f.Kind != "" || f.Type != 0 || len(f.Tags) > 0 || f.AddedFrom > 0 || f.AddedUntil > 0
+	return f.Kind != "" || f.Type != 0 || len(f.Tags) > 0 || f.Task != 0 || f.Backfill != 0 || f.AddedFrom > 0 || f.AddedUntil > 0
 }
 
 // DueEnd returns DueUntil, or Never if there is no end.
@@ -43,6 +46,8 @@ func (f *Filter) Matches(r *Row) bool {
 	case f.Kind != "" && r.Kind != f.Kind, f.Type != 0 && r.Type != f.Type:
 		return false
 	case f.HasDue() && (r.DueAt < f.DueFrom || r.DueAt >= f.DueEnd()):
+		return false
+	case f.Task != 0 && r.ID != f.Task, f.Backfill != 0 && r.Backfill != f.Backfill:
 		return false
 	case r.CreatedAt < f.AddedFrom, f.AddedUntil > 0 && r.CreatedAt >= f.AddedUntil:
 		return false

@@ -131,7 +131,8 @@ func (m *Machine) scheduleAt(next, now Instant) {
 
 // scheduleNext schedules the next run of a BLOCKING task after a result at now: one
 // interval later, or at the first match after now. After a triggered run it restores the
-// instant that was planned before the trigger.
+// instant that was planned before the trigger, and after a run of a backfill it takes the
+// instant after it.
 func (m *Machine) scheduleNext(now Instant) {
 	t := m.Task
 	switch {

@@ -147,6 +147,9 @@ func (m *Machine) snooze(r *Row, res Report, now Instant) {
 // closed a run.
 func (m *Machine) continueAfter(res Report, now Instant) {
 	t := m.Task
+	if t.BackfillOf != 0 {
+		res.Next = Never // its instants are those of the source
+	}
 	switch {
 	case res.Stop || t.Type == OneShot:
 		m.finish(Completed)

@@ -50,6 +50,8 @@ func (s *sealed) fields(t *Terms, o *Origin) {
 	t.Overlap = Overlap(s.number(19, int64(t.Overlap), 0, math.MaxInt16))
 	s.texts(20, &t.Exclude)
 	s.texts(21, &t.Only)
+	o.BackfillOf = ID(s.number(22, int64(o.BackfillOf), 0, math.MaxInt64))
+	o.Backfill = s.number(23, o.Backfill, 0, math.MaxInt64)
 }
 
 func (s *sealed) cron(c **Cron) {

@@ -39,6 +39,7 @@ func drawSealed(t *rapid.T) (task.Terms, task.Origin) {
 	}
 	if rapid.Bool().Draw(t, "replay") {
 		origin.ReplayOf = task.RunID{Task: task.ID(rapid.Int64Range(512, 1<<60).Draw(t, "task")), Seq: rapid.Int64Range(1, 1<<40).Draw(t, "seq")}
+		origin.BackfillOf, origin.Backfill = task.ID(rapid.Int64Range(0, 1<<60).Draw(t, "source")), rapid.Int64Range(0, 1<<62).Draw(t, "backfill")
 	}
 	return terms, origin
 }

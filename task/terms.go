@@ -64,6 +64,10 @@ type Origin struct {
 	Key string
 	// ReplayOf is the dead run that the task replays. Zero means none.
 	ReplayOf RunID
+	// BackfillOf is the task whose instants the task makes fire, and Backfill the bulk
+	// operation that added it. 0 means none.
+	BackfillOf ID
+	Backfill   int64
 	// TraceParent is the trace context of the add, in the format of W3C.
 	TraceParent string
 }

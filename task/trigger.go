@@ -58,9 +58,10 @@ func (m *Machine) triggerBeside(now Instant) {
 	t.markChanged()
 }
 
-// triggered reports whether Trigger opened the open run of a ONE_SHOT or BLOCKING task.
-// The Anchor of such a row is the bitwise complement of the planned instant. So it is
-// negative, which no instant of a schedule is.
+// triggered reports whether Trigger opened the open run of a ONE_SHOT or BLOCKING task, or
+// whether the run is one of a backfill: the instant after it is planned already. The Anchor
+// of such a row is the bitwise complement of the planned instant. So it is negative, which
+// no instant of a schedule is.
 func (r *Row) triggered() bool {
 	return r.Type != NonBlocking && r.State == Running && r.Anchor < 0
 }

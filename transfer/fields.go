@@ -36,7 +36,7 @@ var stateFields = []string{"scheduled_time", "run_count", "missed_count", "pause
 
 // outputFields are set by the service. Their columns are ignored, as AddTask ignores the fields.
 var outputFields = []string{
-	"id", "replay_of", "state", "due_time", "attempt", "open_run_count", "version", "create_time", "finish_time",
+	"id", "replay_of", "backfill_of", "backfill_id", "state", "due_time", "attempt", "open_run_count", "version", "create_time", "finish_time",
 	"scheduled_time", "run_count", "missed_count", "paused",
 }
 

@@ -21,22 +21,23 @@ type bulkFlags struct {
 	kind, typ, state, reason                 string
 	dueFrom, dueUntil, addedFrom, addedUntil string
 	diedFrom, diedUntil, next                string
+	from, to                                 string
 	tags                                     []string
-	task                                     int64
+	task, backfill                           int64
 	shift                                    time.Duration
 	rate                                     int32
-	dry, all, watch                          bool
+	dry, all, watch, oneAtATime              bool
 	requestID                                string
 }
 
 // What selects tasks alone, dead runs alone, and both.
 var (
-	taskFilters   = []string{"state", "due-from", "due-until", "added-from", "added-until"}
-	deadFilters   = []string{"reason", "task", "died-from", "died-until"}
-	commonFilters = []string{"kind", "type", "tag"}
+	taskFilters   = []string{"state", "due-from", "due-until", "added-from", "added-until", "backfill"}
+	deadFilters   = []string{"reason", "died-from", "died-until"}
+	commonFilters = []string{"kind", "type", "tag", "task"}
 )
 
-var bulkActions = []string{"pause", "resume", "cancel", "reschedule", "replay", "purge-dead", "purge-finished"}
+var bulkActions = []string{"pause", "resume", "cancel", "reschedule", "replay", "purge-dead", "purge-finished", "backfill"}
 
 func (c *ctl) bulkCreate() *cobra.Command {
 	b := &bulkFlags{}
@@ -44,11 +45,15 @@ func (c *ctl) bulkCreate() *cobra.Command {
 		Use: "create ACTION", Short: "Create an operation on many tasks or dead runs", Args: cobra.ExactArgs(1), ValidArgs: bulkActions,
 		Long: "Create an operation on many tasks or dead runs. ACTION is one of\n" + strings.Join(bulkActions, ", ") + ".\n\n" +
 			"Run it with --dry-run --watch first, which only counts. Without a filter the operation changes all tasks or\n" +
-			"dead runs of the tenant and needs --all.",
+			"dead runs of the tenant and needs --all.\n\n" +
+			"backfill makes the instants in [--from, --to) fire again, for recurring tasks: for each it adds a task that has the\n" +
+			"instants of the range. It counts runs.",
 		Example: "  perceptorctl bulk create cancel --kind mail --tag campaign-7 --dry-run --watch\n" +
 			"  perceptorctl bulk create cancel --kind mail --tag campaign-7 --max-rate 2000 --watch\n" +
 			"  perceptorctl bulk create reschedule --kind report --due-until +1h --shift 30m\n" +
-			"  perceptorctl bulk create replay --reason silent --died-from 2026-01-31T00:00:00Z",
+			"  perceptorctl bulk create replay --reason silent --died-from 2026-01-31T00:00:00Z\n" +
+			"  perceptorctl bulk create backfill --kind report --from 2026-01-30T00:00:00Z --to 2026-01-31T00:00:00Z --dry-run --watch\n" +
+			"  perceptorctl bulk create cancel --backfill 7",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := b.read(cmd, args[0])
 			if err != nil {
@@ -69,6 +74,12 @@ func (c *ctl) bulkCreate() *cobra.Command {
 			return c.show(cmd, o, func() *table { return bulkTable(o) })
 		},
 	}
+	b.flags(cmd)
+	return cmd
+}
+
+// flags declares the flags.
+func (b *bulkFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&b.kind, "kind", "", "only tasks or dead runs of this kind")
 	f.StringVar(&b.typ, "type", "", "only tasks or dead runs of this type: one-shot, non-blocking or blocking")
@@ -79,12 +90,16 @@ func (c *ctl) bulkCreate() *cobra.Command {
 	f.StringVar(&b.addedFrom, "added-from", "", "only tasks added at this instant or later")
 	f.StringVar(&b.addedUntil, "added-until", "", "only tasks added before this instant")
 	f.StringVar(&b.reason, "reason", "", "only dead runs with this reason")
-	f.Int64Var(&b.task, "task", 0, "only dead runs of this task")
+	f.Int64Var(&b.task, "task", 0, "only this task, or dead runs of this task")
+	f.Int64Var(&b.backfill, "backfill", 0, "only tasks that this backfill, an operation, has added")
 	f.StringVar(&b.diedFrom, "died-from", "", "only runs that died at this instant or later")
 	f.StringVar(&b.diedUntil, "died-until", "", "only runs that died before this instant")
 	duration.Var(f, &b.shift, "shift", 0, "reschedule: how far to move the next run; may be negative")
 	f.StringVar(&b.next, "next", "", "reschedule: the instant of the next run")
-	f.Int32Var(&b.rate, "max-rate", 0, "most changes per second (default: as many as the chores can do)")
+	f.StringVar(&b.from, "from", "", "backfill: the first instant of the range")
+	f.StringVar(&b.to, "to", "", "backfill: the exclusive end of the range")
+	f.BoolVar(&b.oneAtATime, "one-at-a-time", false, "backfill: the runs of each task fire one after another")
+	f.Int32Var(&b.rate, "max-rate", 0, "most changes, or runs of a backfill, per second (default: as many as the chores can do)")
 	f.BoolVar(&b.dry, "dry-run", false, "only count, change nothing")
 	f.BoolVar(&b.all, "all", false, "select all of the tenant's, without a filter")
 	f.BoolVar(&b.watch, "watch", false, "show the progress until the operation ends, as bulk watch does")
@@ -92,7 +107,6 @@ func (c *ctl) bulkCreate() *cobra.Command {
 	completes(cmd, "type", taskTypes...)
 	completes(cmd, "state", taskStates...)
 	completes(cmd, "reason", deadReasons...)
-	return cmd
 }
 
 func (b *bulkFlags) read(cmd *cobra.Command, action string) (*perceptorv1.BulkOperation, error) {
@@ -100,7 +114,7 @@ func (b *bulkFlags) read(cmd *cobra.Command, action string) (*perceptorv1.BulkOp
 	if !ok || n == 0 {
 		return nil, cli.Usagef("%q is not one of %s", action, strings.Join(bulkActions, ", "))
 	}
-	o := &perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_Action(n), DryRun: b.dry, MaxRate: b.rate}
+	o := &perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_Action(n), DryRun: b.dry, MaxRate: b.rate, OneAtATime: b.oneAtATime}
 	dead := o.Action == perceptorv1.BulkOperation_REPLAY || o.Action == perceptorv1.BulkOperation_PURGE_DEAD
 	err := b.check(cmd, action, dead)
 	if err != nil {
@@ -110,6 +124,12 @@ func (b *bulkFlags) read(cmd *cobra.Command, action string) (*perceptorv1.BulkOp
 		o.Shift = durationpb.New(b.shift)
 	}
 	if o.NextTime, err = instant("next", b.next); err != nil {
+		return nil, err
+	}
+	if o.BackfillFrom, err = instant("from", b.from); err != nil {
+		return nil, err
+	}
+	if o.BackfillUntil, err = instant("to", b.to); err != nil {
 		return nil, err
 	}
 	if dead {
@@ -145,7 +165,7 @@ func (b *bulkFlags) check(cmd *cobra.Command, action string, dead bool) error {
 }
 
 func (b *bulkFlags) filter() (f *perceptorv1.TaskFilter, err error) {
-	f = &perceptorv1.TaskFilter{Kind: b.kind, Tags: b.tags}
+	f = &perceptorv1.TaskFilter{Kind: b.kind, Tags: b.tags, TaskId: b.task, BackfillId: b.backfill}
 	if f.Type, err = taskType(b.typ); err != nil {
 		return nil, err
 	}

@@ -227,6 +227,9 @@ func taskDetails(x *perceptorv1.Task) *table {
 	if x.ReplayOf != "" {
 		t.add("replay of", x.ReplayOf)
 	}
+	if x.BackfillOf != 0 {
+		t.add("backfill of", fmt.Sprintf("task %d, by operation %d", x.BackfillOf, x.BackfillId))
+	}
 	for _, k := range sortedKeys(x.Params) {
 		t.add("params."+k, x.Params[k])
 	}

@@ -60,6 +60,8 @@ func (w *Writer) Append(dst []byte, r *task.Row, finished, read task.Instant) ([
 	if r.ReplayOf.Task != 0 {
 		dst = text(dst, `,"replayOf":`, r.ReplayOf.String())
 	}
+	dst = number(dst, `,"backfillOf":"`, int64(r.BackfillOf))
+	dst = number(dst, `,"backfillId":"`, r.Backfill)
 	dst = text(dst, `,"traceParent":`, r.TraceParent)
 	dst = w.state(dst, r)
 	dst = w.instant(dst, `,"finishTime":"`, finished)

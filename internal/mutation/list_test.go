@@ -43,6 +43,20 @@ var mutations = []mutation{
 		pkg: "./store/shards", tests: "TestAnInstantWaitsForTheOpenRun",
 	},
 	{
+		name: "report-of-a-backfill-by-the-clock",
+		in:   "store/shards", statement: "row_of_result",
+		old: "AND t.anchor >= 0",
+		new: "AND true",
+		pkg: "./store/shards", tests: "TestTheResultOfABackfilledBlockingRun",
+	},
+	{
+		name: "backfill-of-a-source-that-was-met-before",
+		in:   "store/shards/bulk",
+		old:  "a != task.BulkReschedule && a != task.BulkBackfill || len(machines) == 0",
+		new:  "a != task.BulkReschedule && (a != task.BulkBackfill || MUTATED) || len(machines) == 0",
+		pkg:  "./store/shards", tests: "TestASourceThatMovesBetweenTiersHasOneBackfillTask",
+	},
+	{
 		name: "report-without-holder-and-attempt",
 		in:   "store/shards", statement: "row_of_result",
 		old: "t.attempt = u.attempt AND t.out AND t.holder = u.holder",

@@ -46,7 +46,7 @@ func NewChores(r prometheus.Registerer, tenants *Tenants, owned func() int) *Cho
 
 		snapshot: gauges("oldest_snapshot_seconds", "Age of the oldest snapshot on a Postgres server; vacuum removes no row that was deleted after it.", "server"),
 
-		bulk:      counters("bulk_tasks_total", "Tasks and dead runs that bulk operations have visited; outcome is done, failed or counted (by a dry run).", "action", "outcome"),
+		bulk:      counters("bulk_tasks_total", "Tasks, dead runs and runs of backfills that bulk operations have visited; outcome is done, failed or counted (by a dry run).", "action", "outcome"),
 		bulkParts: counters("bulk_parts_ended_total", "Parts of bulk operations that have ended; an operation has one part for each database.", "action"),
 
 		deadLetters:        counters("dead_letters_published_total", "Dead runs published on the dead-letter topics of their tenants.", "database"),

@@ -10,7 +10,7 @@ import (
 )
 
 var stories = slices.Concat(typeStories, boundStories, intervalStories, cronStories, spreadStories,
-	misfireStories, resultStories, silenceStories, callerStories, editStories, keyStories, deadStories, overlapStories, calendarStories)
+	misfireStories, resultStories, silenceStories, callerStories, editStories, keyStories, deadStories, overlapStories, calendarStories, backfillStories)
 
 // cron is an expression in UTC.
 func cron(expression string) *client.Cron { return &client.Cron{Expression: expression} }

@@ -47,6 +47,11 @@ const (
 	// Removes the tasks of an import that have not fired. Not allowed in a
 	// request: RollbackImport creates it.
 	BulkOperation_ROLLBACK_IMPORT BulkOperation_Action = 8
+	// Makes the instants of a past range fire again, for each NON_BLOCKING and
+	// BLOCKING task: it adds a task with the schedule of the task, cut to the
+	// range, and with backfill_of. The task itself is not changed. matched,
+	// done and failed count runs.
+	BulkOperation_BACKFILL BulkOperation_Action = 9
 )
 
 // Enum value maps for BulkOperation_Action.
@@ -61,6 +66,7 @@ var (
 		6: "PURGE_DEAD",
 		7: "PURGE_FINISHED",
 		8: "ROLLBACK_IMPORT",
+		9: "BACKFILL",
 	}
 	BulkOperation_Action_value = map[string]int32{
 		"ACTION_UNSPECIFIED": 0,
@@ -72,6 +78,7 @@ var (
 		"PURGE_DEAD":         6,
 		"PURGE_FINISHED":     7,
 		"ROLLBACK_IMPORT":    8,
+		"BACKFILL":           9,
 	}
 )
 
@@ -183,7 +190,12 @@ type TaskFilter struct {
 	AddedFrom *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=added_from,json=addedFrom,proto3" json:"added_from,omitempty"`
 	// The exclusive latest time when the task was added. Default: when the
 	// operation was created.
-	AddedUntil    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=added_until,json=addedUntil,proto3" json:"added_until,omitempty"`
+	AddedUntil *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=added_until,json=addedUntil,proto3" json:"added_until,omitempty"`
+	// The task with this id. Default: all.
+	TaskId int64 `protobuf:"varint,9,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The tasks that this backfill has added: the id of its operation. Default:
+	// all tasks.
+	BackfillId    int64 `protobuf:"varint,10,opt,name=backfill_id,json=backfillId,proto3" json:"backfill_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -274,6 +286,20 @@ func (x *TaskFilter) GetAddedUntil() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *TaskFilter) GetTaskId() int64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *TaskFilter) GetBackfillId() int64 {
+	if x != nil {
+		return x.BackfillId
+	}
+	return 0
+}
+
 // An operation on many tasks or dead runs.
 type BulkOperation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -288,21 +314,33 @@ type BulkOperation struct {
 	// Count the matching tasks or runs and change nothing. The count is exact for
 	// one instant in each database.
 	DryRun bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// The maximum number of changes per second, over all databases. 0 to
-	// 1,000,000. Default: 0, limited by the share of the chores only.
+	// The maximum number of changes, for BACKFILL of runs, per second, over all
+	// databases. 0 to 1,000,000. Default: 0, limited by the share of the chores only.
 	MaxRate int32 `protobuf:"varint,6,opt,name=max_rate,json=maxRate,proto3" json:"max_rate,omitempty"`
 	// For RESCHEDULE: the duration by which the next run moves; may be negative.
 	Shift *durationpb.Duration `protobuf:"bytes,7,opt,name=shift,proto3" json:"shift,omitempty"`
 	// For RESCHEDULE, instead of shift: the new instant of the next run.
 	NextTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
+	// For BACKFILL: the first instant of the range. Required there.
+	BackfillFrom *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=backfill_from,json=backfillFrom,proto3" json:"backfill_from,omitempty"`
+	// For BACKFILL: the exclusive end of the range, at most 366 days after
+	// backfill_from. Instants that had not passed when the operation was created
+	// are left out. Required there.
+	BackfillUntil *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=backfill_until,json=backfillUntil,proto3" json:"backfill_until,omitempty"`
+	// For BACKFILL: let the runs of each task fire one after another. Those of
+	// BLOCKING tasks and of tasks with the overlap policy SKIP or BUFFER_ONE do so
+	// in any case. Default: false, they may be open together.
+	OneAtATime bool `protobuf:"varint,22,opt,name=one_at_a_time,json=oneAtATime,proto3" json:"one_at_a_time,omitempty"`
 	// The state.
 	State BulkOperation_State `protobuf:"varint,10,opt,name=state,proto3,enum=perceptor.v1.BulkOperation_State" json:"state,omitempty"`
 	// The number of tasks or runs selected so far: they match the filter and the
-	// action would change them.
+	// action would change them. For BACKFILL the number of runs.
 	Matched int64 `protobuf:"varint,11,opt,name=matched,proto3" json:"matched,omitempty"`
 	// The number of changed tasks or runs. 0 for a dry run.
 	Done int64 `protobuf:"varint,12,opt,name=done,proto3" json:"done,omitempty"`
-	// The number of tasks or runs that could not be changed.
+	// The number of tasks or runs that could not be changed. For BACKFILL the runs
+	// of tasks that have more than 10,000 in the range, or that exceed 1,000,000
+	// in a database; a task whose schedule cannot be computed counts as one.
 	Failed int64 `protobuf:"varint,13,opt,name=failed,proto3" json:"failed,omitempty"`
 	// The number of the 16 databases in which it has ended.
 	FinishedParts int32 `protobuf:"varint,14,opt,name=finished_parts,json=finishedParts,proto3" json:"finished_parts,omitempty"`
@@ -404,6 +442,27 @@ func (x *BulkOperation) GetNextTime() *timestamppb.Timestamp {
 		return x.NextTime
 	}
 	return nil
+}
+
+func (x *BulkOperation) GetBackfillFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BackfillFrom
+	}
+	return nil
+}
+
+func (x *BulkOperation) GetBackfillUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BackfillUntil
+	}
+	return nil
+}
+
+func (x *BulkOperation) GetOneAtATime() bool {
+	if x != nil {
+		return x.OneAtATime
+	}
+	return false
 }
 
 func (x *BulkOperation) GetState() BulkOperation_State {
@@ -940,7 +999,7 @@ var File_perceptor_v1_bulk_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fperceptor/v1/bulk_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&perceptor/v1/dead_letter_service.proto\x1a\x17perceptor/v1/task.proto\"\xa1\x03\n" +
+	"\x1fperceptor/v1/bulk_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&perceptor/v1/dead_letter_service.proto\x1a\x17perceptor/v1/task.proto\"\xe5\x03\n" +
 	"\n" +
 	"TaskFilter\x12\x17\n" +
 	"\x04kind\x18\x01 \x01(\tB\x03\xe0A\x01R\x04kind\x120\n" +
@@ -952,8 +1011,11 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"\n" +
 	"added_from\x18\a \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\taddedFrom\x12@\n" +
 	"\vadded_until\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\n" +
-	"addedUntil\"\xef\n" +
-	"\n" +
+	"addedUntil\x12\x1c\n" +
+	"\atask_id\x18\t \x01(\x03B\x03\xe0A\x01R\x06taskId\x12$\n" +
+	"\vbackfill_id\x18\n" +
+	" \x01(\x03B\x03\xe0A\x01R\n" +
+	"backfillId\"\xb3\f\n" +
 	"\rBulkOperation\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x03R\x02id\x12?\n" +
 	"\x06action\x18\x02 \x01(\x0e2\".perceptor.v1.BulkOperation.ActionB\x03\xe0A\x02R\x06action\x125\n" +
@@ -963,7 +1025,11 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"\adry_run\x18\x05 \x01(\bB\x03\xe0A\x01R\x06dryRun\x12\x1e\n" +
 	"\bmax_rate\x18\x06 \x01(\x05B\x03\xe0A\x01R\amaxRate\x124\n" +
 	"\x05shift\x18\a \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x05shift\x12<\n" +
-	"\tnext_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\bnextTime\x12<\n" +
+	"\tnext_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\bnextTime\x12D\n" +
+	"\rbackfill_from\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\fbackfillFrom\x12F\n" +
+	"\x0ebackfill_until\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\rbackfillUntil\x12&\n" +
+	"\rone_at_a_time\x18\x16 \x01(\bB\x03\xe0A\x01R\n" +
+	"oneAtATime\x12<\n" +
 	"\x05state\x18\n" +
 	" \x01(\x0e2!.perceptor.v1.BulkOperation.StateB\x03\xe0A\x03R\x05state\x12\x1d\n" +
 	"\amatched\x18\v \x01(\x03B\x03\xe0A\x03R\amatched\x12\x17\n" +
@@ -987,7 +1053,7 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"start_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12;\n" +
 	"\vfinish_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"finishTime\x12\x14\n" +
-	"\x05error\x18\b \x01(\tR\x05error\"\x98\x01\n" +
+	"\x05error\x18\b \x01(\tR\x05error\"\xa6\x01\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05PAUSE\x10\x01\x12\n" +
@@ -1002,7 +1068,8 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"\n" +
 	"PURGE_DEAD\x10\x06\x12\x12\n" +
 	"\x0ePURGE_FINISHED\x10\a\x12\x13\n" +
-	"\x0fROLLBACK_IMPORT\x10\b\"N\n" +
+	"\x0fROLLBACK_IMPORT\x10\b\x12\f\n" +
+	"\bBACKFILL\x10\t\"N\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aRUNNING\x10\x01\x12\n" +
@@ -1084,32 +1151,34 @@ var file_perceptor_v1_bulk_service_proto_depIdxs = []int32{
 	15, // 8: perceptor.v1.BulkOperation.dead_filter:type_name -> perceptor.v1.DeadRunFilter
 	16, // 9: perceptor.v1.BulkOperation.shift:type_name -> google.protobuf.Duration
 	14, // 10: perceptor.v1.BulkOperation.next_time:type_name -> google.protobuf.Timestamp
-	1,  // 11: perceptor.v1.BulkOperation.state:type_name -> perceptor.v1.BulkOperation.State
-	11, // 12: perceptor.v1.BulkOperation.parts:type_name -> perceptor.v1.BulkOperation.Part
-	14, // 13: perceptor.v1.BulkOperation.create_time:type_name -> google.protobuf.Timestamp
-	14, // 14: perceptor.v1.BulkOperation.finish_time:type_name -> google.protobuf.Timestamp
-	3,  // 15: perceptor.v1.CreateBulkOperationRequest.operation:type_name -> perceptor.v1.BulkOperation
-	3,  // 16: perceptor.v1.ListBulkOperationsResponse.operations:type_name -> perceptor.v1.BulkOperation
-	1,  // 17: perceptor.v1.BulkOperation.Part.state:type_name -> perceptor.v1.BulkOperation.State
-	14, // 18: perceptor.v1.BulkOperation.Part.start_time:type_name -> google.protobuf.Timestamp
-	14, // 19: perceptor.v1.BulkOperation.Part.finish_time:type_name -> google.protobuf.Timestamp
-	4,  // 20: perceptor.v1.BulkService.CreateBulkOperation:input_type -> perceptor.v1.CreateBulkOperationRequest
-	5,  // 21: perceptor.v1.BulkService.GetBulkOperation:input_type -> perceptor.v1.GetBulkOperationRequest
-	6,  // 22: perceptor.v1.BulkService.ListBulkOperations:input_type -> perceptor.v1.ListBulkOperationsRequest
-	8,  // 23: perceptor.v1.BulkService.AbortBulkOperation:input_type -> perceptor.v1.AbortBulkOperationRequest
-	9,  // 24: perceptor.v1.BulkService.PauseBulkOperation:input_type -> perceptor.v1.PauseBulkOperationRequest
-	10, // 25: perceptor.v1.BulkService.ResumeBulkOperation:input_type -> perceptor.v1.ResumeBulkOperationRequest
-	3,  // 26: perceptor.v1.BulkService.CreateBulkOperation:output_type -> perceptor.v1.BulkOperation
-	3,  // 27: perceptor.v1.BulkService.GetBulkOperation:output_type -> perceptor.v1.BulkOperation
-	7,  // 28: perceptor.v1.BulkService.ListBulkOperations:output_type -> perceptor.v1.ListBulkOperationsResponse
-	3,  // 29: perceptor.v1.BulkService.AbortBulkOperation:output_type -> perceptor.v1.BulkOperation
-	3,  // 30: perceptor.v1.BulkService.PauseBulkOperation:output_type -> perceptor.v1.BulkOperation
-	3,  // 31: perceptor.v1.BulkService.ResumeBulkOperation:output_type -> perceptor.v1.BulkOperation
-	26, // [26:32] is the sub-list for method output_type
-	20, // [20:26] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	14, // 11: perceptor.v1.BulkOperation.backfill_from:type_name -> google.protobuf.Timestamp
+	14, // 12: perceptor.v1.BulkOperation.backfill_until:type_name -> google.protobuf.Timestamp
+	1,  // 13: perceptor.v1.BulkOperation.state:type_name -> perceptor.v1.BulkOperation.State
+	11, // 14: perceptor.v1.BulkOperation.parts:type_name -> perceptor.v1.BulkOperation.Part
+	14, // 15: perceptor.v1.BulkOperation.create_time:type_name -> google.protobuf.Timestamp
+	14, // 16: perceptor.v1.BulkOperation.finish_time:type_name -> google.protobuf.Timestamp
+	3,  // 17: perceptor.v1.CreateBulkOperationRequest.operation:type_name -> perceptor.v1.BulkOperation
+	3,  // 18: perceptor.v1.ListBulkOperationsResponse.operations:type_name -> perceptor.v1.BulkOperation
+	1,  // 19: perceptor.v1.BulkOperation.Part.state:type_name -> perceptor.v1.BulkOperation.State
+	14, // 20: perceptor.v1.BulkOperation.Part.start_time:type_name -> google.protobuf.Timestamp
+	14, // 21: perceptor.v1.BulkOperation.Part.finish_time:type_name -> google.protobuf.Timestamp
+	4,  // 22: perceptor.v1.BulkService.CreateBulkOperation:input_type -> perceptor.v1.CreateBulkOperationRequest
+	5,  // 23: perceptor.v1.BulkService.GetBulkOperation:input_type -> perceptor.v1.GetBulkOperationRequest
+	6,  // 24: perceptor.v1.BulkService.ListBulkOperations:input_type -> perceptor.v1.ListBulkOperationsRequest
+	8,  // 25: perceptor.v1.BulkService.AbortBulkOperation:input_type -> perceptor.v1.AbortBulkOperationRequest
+	9,  // 26: perceptor.v1.BulkService.PauseBulkOperation:input_type -> perceptor.v1.PauseBulkOperationRequest
+	10, // 27: perceptor.v1.BulkService.ResumeBulkOperation:input_type -> perceptor.v1.ResumeBulkOperationRequest
+	3,  // 28: perceptor.v1.BulkService.CreateBulkOperation:output_type -> perceptor.v1.BulkOperation
+	3,  // 29: perceptor.v1.BulkService.GetBulkOperation:output_type -> perceptor.v1.BulkOperation
+	7,  // 30: perceptor.v1.BulkService.ListBulkOperations:output_type -> perceptor.v1.ListBulkOperationsResponse
+	3,  // 31: perceptor.v1.BulkService.AbortBulkOperation:output_type -> perceptor.v1.BulkOperation
+	3,  // 32: perceptor.v1.BulkService.PauseBulkOperation:output_type -> perceptor.v1.BulkOperation
+	3,  // 33: perceptor.v1.BulkService.ResumeBulkOperation:output_type -> perceptor.v1.BulkOperation
+	28, // [28:34] is the sub-list for method output_type
+	22, // [22:28] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_bulk_service_proto_init() }

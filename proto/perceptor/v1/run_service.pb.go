@@ -1615,7 +1615,10 @@ type RunRecord struct {
 	ReplayOf string `protobuf:"bytes,14,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
 	// The task's params and payload. The header of a payload record has it without
 	// the payload.
-	Params        *Params `protobuf:"bytes,15,opt,name=params,proto3" json:"params,omitempty"`
+	Params *Params `protobuf:"bytes,15,opt,name=params,proto3" json:"params,omitempty"`
+	// The task whose instant the run makes fire again in a backfill: it would
+	// have had a run at scheduled_time. 0: the run is not one of a backfill.
+	BackfillOf    int64 `protobuf:"varint,16,opt,name=backfill_of,json=backfillOf,proto3" json:"backfill_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1755,6 +1758,13 @@ func (x *RunRecord) GetParams() *Params {
 	return nil
 }
 
+func (x *RunRecord) GetBackfillOf() int64 {
+	if x != nil {
+		return x.BackfillOf
+	}
+	return 0
+}
+
 var File_perceptor_v1_run_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_run_service_proto_rawDesc = "" +
@@ -1865,7 +1875,7 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"KafkaLogin\x12\x1c\n" +
 	"\tmechanism\x18\x01 \x01(\tR\tmechanism\x12\x1a\n" +
 	"\busername\x18\x02 \x01(\tR\busername\x12\x1a\n" +
-	"\bpassword\x18\x03 \x01(\tR\bpassword\"\xd5\x04\n" +
+	"\bpassword\x18\x03 \x01(\tR\bpassword\"\xf6\x04\n" +
 	"\tRunRecord\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x18\n" +
@@ -1886,7 +1896,9 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"dispatcher\x12=\n" +
 	"\fpublish_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vpublishTime\x12\x1b\n" +
 	"\treplay_of\x18\x0e \x01(\tR\breplayOf\x12,\n" +
-	"\x06params\x18\x0f \x01(\v2\x14.perceptor.v1.ParamsR\x06params*\xd3\x01\n" +
+	"\x06params\x18\x0f \x01(\v2\x14.perceptor.v1.ParamsR\x06params\x12\x1f\n" +
+	"\vbackfill_of\x18\x10 \x01(\x03R\n" +
+	"backfillOf*\xd3\x01\n" +
 	"\aRunCode\x12\x18\n" +
 	"\x14RUN_CODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11RUN_CODE_ACCEPTED\x10\x01\x12\x14\n" +

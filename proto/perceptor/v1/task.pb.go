@@ -428,6 +428,12 @@ type Task struct {
 	IdempotencyKey string `protobuf:"bytes,31,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// The dead run that the task replays, "TASK-SEQ". Empty: none.
 	ReplayOf string `protobuf:"bytes,32,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
+	// The task whose past instants this task makes fire, if a backfill added it.
+	// Its own schedule is that of the source, cut to the range of the backfill.
+	// 0: none.
+	BackfillOf int64 `protobuf:"varint,41,opt,name=backfill_of,json=backfillOf,proto3" json:"backfill_of,omitempty"`
+	// The backfill that added the task: the id of its bulk operation. 0: none.
+	BackfillId int64 `protobuf:"varint,42,opt,name=backfill_id,json=backfillId,proto3" json:"backfill_id,omitempty"`
 	// The trace context of the caller that adds the task, in W3C format, version
 	// 00. If it is sampled it is stored and included in every run. It is not part
 	// of the body that an idempotency_key or a request_id identifies.
@@ -676,6 +682,20 @@ func (x *Task) GetReplayOf() string {
 		return x.ReplayOf
 	}
 	return ""
+}
+
+func (x *Task) GetBackfillOf() int64 {
+	if x != nil {
+		return x.BackfillOf
+	}
+	return 0
+}
+
+func (x *Task) GetBackfillId() int64 {
+	if x != nil {
+		return x.BackfillId
+	}
+	return 0
 }
 
 func (x *Task) GetTraceParent() string {
@@ -1116,7 +1136,7 @@ var File_perceptor_v1_task_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x17perceptor/v1/task.proto\x12\fperceptor.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xed\x11\n" +
+	"\x17perceptor/v1/task.proto\x12\fperceptor.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\x12\n" +
 	"\x04Task\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x03R\x02id\x12\x17\n" +
 	"\x04kind\x18\x02 \x01(\tB\x03\xe0A\x02R\x04kind\x120\n" +
@@ -1145,7 +1165,11 @@ const file_perceptor_v1_task_proto_rawDesc = "" +
 	"\x11exclude_calendars\x18# \x03(\tB\x03\xe0A\x01R\x10excludeCalendars\x12*\n" +
 	"\x0eonly_calendars\x18$ \x03(\tB\x03\xe0A\x01R\ronlyCalendars\x12,\n" +
 	"\x0fidempotency_key\x18\x1f \x01(\tB\x03\xe0A\x01R\x0eidempotencyKey\x12 \n" +
-	"\treplay_of\x18  \x01(\tB\x03\xe0A\x03R\breplayOf\x12&\n" +
+	"\treplay_of\x18  \x01(\tB\x03\xe0A\x03R\breplayOf\x12$\n" +
+	"\vbackfill_of\x18) \x01(\x03B\x03\xe0A\x03R\n" +
+	"backfillOf\x12$\n" +
+	"\vbackfill_id\x18* \x01(\x03B\x03\xe0A\x03R\n" +
+	"backfillId\x12&\n" +
 	"\ftrace_parent\x18! \x01(\tB\x03\xe0A\x01R\vtraceParent\x123\n" +
 	"\x05state\x18\x14 \x01(\x0e2\x18.perceptor.v1.Task.StateB\x03\xe0A\x03R\x05state\x12\x1b\n" +
 	"\x06paused\x18\x15 \x01(\bB\x03\xe0A\x03R\x06paused\x12 \n" +

@@ -27,9 +27,10 @@
 //	tasks.go   steps on living tasks, and on rows
 //	packs.go   steps on packs
 //	count.go   dry runs
-//	quota.go   the quotas of replays
+//	quota.go   the quotas of replays and backfills
 //	tenant.go  the deletion of a tenant
 //	rollback.go  the removal of the tasks of an import
+//	backfill.go  tasks that make past instants fire
 package bulk
 
 import (

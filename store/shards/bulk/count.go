@@ -1,6 +1,7 @@
 package bulk
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -14,33 +15,45 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Dry runs of bulk operations count the tasks.
+// Dry runs of bulk operations count the tasks, or the runs of a backfill.
 
 // count counts the tasks that the operation would change, in one snapshot.
-func (b *bulkStep) count(ctx context.Context) (n int64, err error) {
-	err = b.s.db.InSnapshot(ctx, b.d, func(tx pgx.Tx) error {
+func (b *bulkStep) count(ctx context.Context) error {
+	return b.s.db.InSnapshot(ctx, b.d, func(tx pgx.Tx) error {
 		switch a := b.row.Action; {
 		case a.OfDead():
-			return b.countDead(ctx, tx, &n)
+			return b.countDead(ctx, tx, &b.sum.Matched)
 		case a == task.BulkPurgeFinished:
-			return b.countFinished(ctx, tx, &n)
+			return b.countFinished(ctx, tx, &b.sum.Matched)
 		case !a.OfTasks():
 			return fmt.Errorf("%s cannot be counted", a)
 		}
-		if err := b.countRows(ctx, tx, &n); err != nil {
+		if err := b.countRows(ctx, tx); err != nil {
 			return err
 		}
 		f := b.terms.Filter
-		return far.Each(ctx, tx, b.row.Tenant, f.DueFrom, f.DueEnd(), true, func(r *task.Row) {
-			if b.wants(&task.Machine{Task: r}) {
-				n++
-			}
+		var failed error
+		err := far.Each(ctx, tx, b.row.Tenant, f.DueFrom, f.DueEnd(), true, func(r *task.Row) {
+			failed = cmp.Or(failed, b.countOne(r))
 		})
+		return cmp.Or(err, failed)
 	})
-	return n, err
 }
 
-func (b *bulkStep) countRows(ctx context.Context, tx pgx.Tx, n *int64) error {
+// countOne counts a task if the operation would change it.
+func (b *bulkStep) countOne(r *task.Row) error {
+	switch {
+	case !b.wants(&task.Machine{Task: r}):
+		return nil
+	case b.row.Action == task.BulkBackfill:
+		_, err := b.countRuns(r)
+		return err
+	}
+	b.sum.Matched++
+	return nil
+}
+
+func (b *bulkStep) countRows(ctx context.Context, tx pgx.Tx) error {
 	shard, id := int16(b.d*task.ShardsPerDatabase), int64(0)
 	f := &b.terms.Filter
 	for looked := bulkLook; looked == bulkLook; {
@@ -57,8 +70,12 @@ func (b *bulkStep) countRows(ctx context.Context, tx pgx.Tx, n *int64) error {
 				return err
 			}
 			looked, id, shard = looked+1, int64(scan.ID()), int16(scan.ID().Shard())
-			if wanted && b.wants(&task.Machine{Task: scan.Row()}) {
-				*n++
+			if !wanted {
+				continue
+			}
+			if err := b.countOne(scan.Row()); err != nil {
+				rows.Close()
+				return err
 			}
 		}
 		if err := rows.Err(); err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // Bulk operations on packed tasks remove them from their packs. The tasks then stay in the
-// near tier, or end.
+// near tier, or end. Backfills only read them.
 
 // nextPacks returns the next packs that hold wanted tasks, and the position that they
 // lead to. If it returns no packs, no wanted task is before next. If next is then in the
@@ -137,6 +137,13 @@ func (b *bulkStep) packs(ctx context.Context, tx pgx.Tx, names []far.PackName, a
 		list = append(list, l)
 	}
 	b.setNext(at)
+	if b.row.Action == task.BulkBackfill {
+		var sources []*task.Machine
+		for i := range list {
+			sources = append(sources, list[i].machines...)
+		}
+		return b.addBackfills(ctx, tx, sources)
+	}
 	return b.changePacked(ctx, tx, list, now)
 }
 
@@ -158,7 +165,7 @@ func (b *bulkStep) takeOut(ctx context.Context, tx pgx.Tx, p *far.Locked, void m
 		if r.ID <= begin || !b.wants(k) {
 			continue
 		}
-		if b.terms.MaxRate > 0 && len(l.machines) == b.limit {
+		if b.onePack() && len(l.machines) == b.limit {
 			last = l.machines[len(l.machines)-1].Task.ID
 			break
 		}
@@ -170,14 +177,17 @@ func (b *bulkStep) takeOut(ctx context.Context, tx pgx.Tx, p *far.Locked, void m
 	return l, last, err
 }
 
-// packLimit returns how many wanted tasks are enough for a step. With a rate a step takes
-// one pack, which it may have to leave in the middle.
+// packLimit returns how many wanted tasks are enough for a step.
 func (b *bulkStep) packLimit() int {
-	if b.terms.MaxRate > 0 {
+	if b.onePack() {
 		return 1
 	}
 	return b.limit
 }
+
+// onePack reports whether a step takes one pack, which it may have to leave in the middle:
+// with a rate, and for a backfill, which adds only as many tasks as quotas allow.
+func (b *bulkStep) onePack() bool { return b.terms.MaxRate > 0 || b.row.Action == task.BulkBackfill }
 
 // others handles the packs that could not be locked. It ignores packs that are gone or
 // damaged. It returns errBusy for a pack that another transaction has locked.

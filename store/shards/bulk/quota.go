@@ -13,11 +13,11 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
-// Quotas of replays.
+// Quotas of replays and backfills.
 //
-// A replay adds a task, so it counts towards the add rate and the maximum number of unfinished
-// tasks of its tenant. A step adds no more than the quotas allow, and the operation waits for
-// the rest. The steps of one tenant that replay take turns, in all databases: each counts the
+// A replay adds a task, and so does a backfill for each of its sources. So they count towards
+// the add rate and the maximum number of unfinished tasks of their tenant. A step adds no more
+// than the quotas allow, and the operation waits for the rest. The steps of one tenant that add tasks take turns, in all databases: each counts the
 // unfinished tasks, which would otherwise lack those that the other steps are about to add.
 
 const (
@@ -36,7 +36,7 @@ type overQuota struct {
 
 func (o *overQuota) Error() string { return o.text }
 
-// withinQuotas calls f with the number of replays, at most want, that the quotas of the tenant
+// withinQuotas calls f with the number of new tasks, at most want, that the quotas of the tenant
 // allow. f returns how many it has made. If the quotas allow none, the error is an [overQuota].
 func (b *bulkStep) withinQuotas(ctx context.Context, want int, f func(n int) (done int, err error)) error {
 	r, err := b.rates(ctx)

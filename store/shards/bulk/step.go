@@ -63,6 +63,10 @@ type bulkStep struct {
 	runs     map[int64][]int64
 	keys     []removedKey
 	failed   error
+
+	// Of a backfill: the numbers for the tasks that the step adds, and how many it has added.
+	drawn kernel.Numbers
+	added int
 }
 
 // errBusy means that another transaction has locked a row or a pack. The step is repeated
@@ -157,7 +161,7 @@ func (b *bulkStep) run(ctx context.Context) (task.BulkStep, error) {
 func (b *bulkStep) do(ctx context.Context) (lost bool, err error) {
 	switch a := b.row.Action; {
 	case b.terms.DryRun:
-		if b.sum.Matched, err = b.count(ctx); err != nil {
+		if err := b.count(ctx); err != nil {
 			return false, err
 		}
 		b.end = true

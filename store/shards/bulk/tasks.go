@@ -40,7 +40,9 @@ func (b *bulkStep) tasks(ctx context.Context) (lost bool, err error) {
 			return false, err
 		}
 		if len(names) > 0 {
-			return b.to(ctx, next, func(tx pgx.Tx, now task.Instant) error { return b.packs(ctx, tx, names, next, now) })
+			return b.adding(ctx, b.limit, func() (bool, error) {
+				return b.to(ctx, next, func(tx pgx.Tx, now task.Instant) error { return b.packs(ctx, tx, names, next, now) })
+			})
 		}
 		if next.Stage == at.Stage { // it has reached the bound on packs to look at
 			return b.to(ctx, next, nil)
@@ -108,7 +110,13 @@ func (b *bulkStep) rows(ctx context.Context, at task.ListCursor) (lost bool, err
 	if looked < bulkLook && len(keys) < b.limit {
 		at = at.NextStage()
 	}
-	return b.to(ctx, at, func(tx pgx.Tx, now task.Instant) error { return b.changeRows(ctx, tx, keys, now) })
+	return b.adding(ctx, len(keys), func() (bool, error) {
+		if len(keys) > b.limit {
+			keys = keys[:b.limit]
+			at = task.ListCursor{Database: b.d, Stage: task.ListRows, Task: keys[b.limit-1].ID}
+		}
+		return b.to(ctx, at, func(tx pgx.Tx, now task.Instant) error { return b.changeRows(ctx, tx, keys, now) })
+	})
 }
 
 // changeRows locks rows and applies the step to those that are still wanted.
@@ -133,6 +141,9 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []kernel.Key,
 	if machines, err = b.unseen(ctx, tx, machines); err != nil {
 		return err
 	}
+	if b.row.Action == task.BulkBackfill {
+		return b.addBackfills(ctx, tx, machines)
+	}
 	machines = slices.DeleteFunc(machines, func(k *task.Machine) bool { return !b.apply(k, now) })
 	l := b.s.machines.NewEffects()
 	due, err := transition.Write(ctx, tx, machines, now, l)
@@ -141,9 +152,10 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []kernel.Key,
 }
 
 // unseen removes the tasks that the operation has already changed, for actions whose
-// effect is not visible in the task: a task that is shifted twice has moved too far.
+// effect is not visible in the task: a task that is shifted twice has moved too far, and two
+// backfills of a source fire its instants twice.
 func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, machines []*task.Machine) ([]*task.Machine, error) {
-	if b.row.Action != task.BulkReschedule || len(machines) == 0 {
+	if a := b.row.Action; a != task.BulkReschedule && a != task.BulkBackfill || len(machines) == 0 {
 		return machines, nil
 	}
 	ids := make([]int64, len(machines))
@@ -179,6 +191,8 @@ func (b *bulkStep) wants(k *task.Machine) bool {
 		return t.Paused
 	case task.BulkReschedule:
 		return t.State == task.Scheduled
+	case task.BulkBackfill:
+		return b.wanted().Selects(t)
 	}
 	return true
 }

@@ -35,7 +35,7 @@ func (m *Machines) SetCalendar(r *task.Row) {
 	if r.Cron == nil {
 		return
 	}
-	calendar, err := m.CalendarOf(*r.Cron, r.ID, r.Spread)
+	calendar, err := m.CalendarOf(*r.Cron, r.ScheduleID(), r.Spread)
 	if err != nil {
 		m.complain(r, err)
 		return
