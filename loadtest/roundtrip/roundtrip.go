@@ -1,6 +1,7 @@
 // Package roundtrip exports a large tenant by perceptorctl, and compares what was exported with what
-// was stored, and with a second export, line by line. It shares no code with the programs
-// that write and read the lines. The README of loadtest describes the experiment.
+// was stored, and with a second export, line by line. Then it imports the second export into
+// another tenant with --restore, and compares the export of that. It shares no code with the
+// programs that write and read the lines. The README of loadtest describes the experiment.
 package roundtrip
 
 import (
@@ -77,13 +78,26 @@ type Export struct {
 	harness.CPU
 }
 
+// Import has the figures of the import of an export.
+type Import struct {
+	Lines     int64   `json:"lines"`
+	Added     int64   `json:"added"`
+	Seconds   float64 `json:"seconds"`
+	LinesPerS float64 `json:"lines_per_s"`
+	MaxRSSMB  int64   `json:"max_rss_mb"` // of perceptorctl
+	TaskdMB   int64   `json:"taskd_rss_mb"`
+	harness.CPU
+}
+
 // Report is the result of a round trip.
 type Report struct {
 	harness.Header
 	harness.NoPicture
-	Tasks       int64     `json:"tasks"`
-	ParamsBytes int       `json:"params_bytes"`
-	Exports     []*Export `json:"exports"`
+	Tasks       int64 `json:"tasks"`
+	ParamsBytes int   `json:"params_bytes"`
+	// Exports are two of the tenant, and one of the tenant into which the second was imported.
+	Exports []*Export `json:"exports"`
+	Import  *Import   `json:"import"`
 	// Violations has what differs.
 	Violations []string `json:"violations"`
 }
@@ -99,6 +113,10 @@ func (r *Report) Table(t *harness.Table) {
 			e.Lines, e.Seconds, e.LinesPerS, float64(e.Bytes)/float64(max(1, e.Lines)), e.Parts, e.MaxRSSMB, e.TaskdMB)
 		t.Row("  sorted lines", "%d, SHA-256 %s", e.Digest.Lines, e.Digest.Sum)
 		t.WriteString(e.CPU.Table("line", time.Duration(e.Seconds*float64(time.Second))))
+	}
+	if i := r.Import; i != nil {
+		t.Row("import", "%d of %d lines in %.1f s: %.0f lines/s; perceptorctl %d MB, taskd %d MB", i.Added, i.Lines, i.Seconds, i.LinesPerS, i.MaxRSSMB, i.TaskdMB)
+		t.WriteString(i.CPU.Table("line", time.Duration(i.Seconds*float64(time.Second))))
 	}
 	for _, v := range r.Violations {
 		t.Row("BROKEN", "%s", v)
@@ -169,35 +187,92 @@ func (r *runner) fill(ctx context.Context) error {
 	return errors.Join(err, bad)
 }
 
-// compare exports twice and compares both with each other, and the first one with what was stored.
+// compare exports twice and compares both with each other and with what was stored. Then it imports
+// the second export into another tenant, and compares it with the export of that.
 func (r *runner) compare(ctx context.Context, secret string) error {
-	for i, kill := range []bool{r.Kill, false} {
-		out := filepath.Join(r.dir, fmt.Sprintf("export-%d", i+1))
-		e, err := r.export(ctx, secret, out, kill)
-		if err != nil {
-			return err
-		}
-		r.report.Exports = append(r.report.Exports, e)
-		r.Say("exported %d lines, %.0f lines/s; sorting them", e.Lines, e.LinesPerS)
-		var got sum
-		files, err := filepath.Glob(filepath.Join(out, "*.jsonl"))
-		if err == nil {
-			e.Digest, err = digestOf(files, r.dir, got.addLine)
-		}
-		if err == nil {
-			err = os.RemoveAll(out)
-		}
-		if err != nil {
-			return err
-		}
-		if got != r.stored {
-			r.broken("export %d has %d tasks with the checksum %016x; %d with %016x were stored", i+1, got.count, got.hash, r.stored.count, r.stored.hash)
-		}
+	first, second, third := filepath.Join(r.dir, "export-1"), filepath.Join(r.dir, "export-2"), filepath.Join(r.dir, "copy")
+	got, err := r.exported(ctx, secret, first, r.Kill)
+	if err := errors.Join(err, os.RemoveAll(first)); err != nil {
+		return err
 	}
-	if a, b := r.report.Exports[0].Digest, r.report.Exports[1].Digest; a != b {
+	r.likeStored("the first export", got)
+	if got, err = r.exported(ctx, secret, second, false); err != nil {
+		return err
+	}
+	r.likeStored("the second export", got)
+	other, err := r.stack.CreateTenant(ctx, "roundtrip-copy")
+	if err != nil {
+		return err
+	}
+	if r.report.Import, err = r.restore(ctx, other, second); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(second); err != nil {
+		return err
+	}
+	if _, err := r.exported(ctx, other, third, false); err != nil {
+		return err
+	}
+	all := r.report.Exports
+	if a, b := all[0].Digest, all[1].Digest; a != b {
 		r.broken("the sorted lines of the exports differ: %v, %v", a, b)
 	}
-	return nil
+	if a, b := all[1].Digest, all[2].Digest; a != b {
+		r.broken("the sorted lines of the second export and of its copy differ: %v, %v", a, b)
+	}
+	return os.RemoveAll(third)
+}
+
+// exported exports a tenant to a directory, and sums up the lines.
+func (r *runner) exported(ctx context.Context, secret, out string, kill bool) (got sum, err error) {
+	e, err := r.export(ctx, secret, out, kill)
+	if err != nil {
+		return got, err
+	}
+	r.report.Exports = append(r.report.Exports, e)
+	r.Say("exported %d lines, %.0f lines/s; sorting them", e.Lines, e.LinesPerS)
+	files, err := filepath.Glob(filepath.Join(out, "*.jsonl"))
+	if err == nil {
+		e.Digest, err = digestOf(files, r.dir, got.addLine)
+	}
+	return got, err
+}
+
+func (r *runner) likeStored(what string, got sum) {
+	if got != r.stored {
+		r.broken("%s has %d tasks with the checksum %016x; %d with %016x were stored", what, got.count, got.hash, r.stored.count, r.stored.hash)
+	}
+}
+
+// restore imports an export, with how far its tasks have come.
+func (r *runner) restore(ctx context.Context, secret, from string) (*Import, error) {
+	out := &Import{}
+	var result []byte
+	used, err := harness.MeasureStretch(ctx, r.meter, r.stack.Postgres(), func() (err error) {
+		cmd := r.command(ctx, secret, "import", filepath.Join(from, "*.jsonl"), "--restore", "--on-conflict", "fail", "--max-rejects", "0", "-o", "json")
+		result, out.MaxRSSMB, err = runCommand(cmd)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var told struct {
+		Import struct {
+			State                 string
+			LineCount, AddedCount int64 `json:",string"`
+		}
+	}
+	if err := json.Unmarshal(result, &told); err != nil {
+		return nil, fmt.Errorf("the result of the import: %w: %.200s", err, result)
+	}
+	i := told.Import
+	if out.Lines, out.Added = i.LineCount, i.AddedCount; i.State != "FINISHED" || i.AddedCount != r.Tasks {
+		r.broken("the import is %s and has added %d of %d tasks", i.State, i.AddedCount, r.Tasks)
+	}
+	out.Seconds, out.LinesPerS = harness.Round(used.Took.Seconds()), harness.Round(float64(out.Lines)/used.Took.Seconds())
+	out.CPU, out.TaskdMB = harness.NewCPU(used.CPU, out.Lines), r.meter.Memory("taskd")>>20
+	r.Say("imported %d lines, %.0f lines/s", out.Lines, out.LinesPerS)
+	return out, nil
 }
 
 func (r *runner) broken(format string, args ...any) {
@@ -238,22 +313,29 @@ func (r *runner) command(ctx context.Context, secret string, args ...string) *ex
 
 // run runs a command to its end.
 func (e *Export) run(cmd *exec.Cmd) error {
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	_, peak, err := runCommand(cmd)
+	e.MaxRSSMB = max(e.MaxRSSMB, peak)
+	return err
+}
+
+// runCommand runs a command to its end, and returns its output and how much memory it has used.
+func runCommand(cmd *exec.Cmd) (out []byte, peakMB int64, err error) {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Start(); err != nil {
-		return err
+		return nil, 0, err
 	}
 	stop := harness.Repeat(context.Background(), 50*time.Millisecond, func() {
 		if _, peak, err := subprocess.Memory(cmd.Process.Pid); err == nil {
-			e.MaxRSSMB = max(e.MaxRSSMB, peak>>20)
+			peakMB = max(peakMB, peak>>20)
 		}
 	})
-	err := cmd.Wait()
+	err = cmd.Wait()
 	stop()
 	if err != nil {
-		return fmt.Errorf("%v: %w: %s", cmd.Args[1:], err, out.Bytes())
+		return nil, peakMB, fmt.Errorf("%v: %w: %s%s", cmd.Args[1:], err, stdout.Bytes(), stderr.Bytes())
 	}
-	return nil
+	return stdout.Bytes(), peakMB, nil
 }
 
 // killInTheMiddle kills a command when about half of the lines are complete.

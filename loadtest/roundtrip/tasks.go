@@ -81,6 +81,9 @@ func (m *maker) make(row *task.Row, r *rand.Rand, now task.Instant, key string) 
 		row.Key = key
 	}
 	row.Params = m.params(r)
+	if r.IntN(10) == 0 {
+		m.advance(row, r)
+	}
 }
 
 // recur makes a task a recurring one.
@@ -94,6 +97,34 @@ func (m *maker) recur(row *task.Row, r *rand.Rand, typ task.Type) {
 	}
 	if r.IntN(4) == 0 {
 		row.End = row.ScheduledAt.Add(365 * 24 * time.Hour)
+	}
+}
+
+// advance makes a task one without sealed terms, which the loader stores as it is: it has had runs
+// if it is a recurring one, and is paused in one of four cases. A result has moved the grid of every
+// tenth, so that its next instant is not one interval after the last.
+func (m *maker) advance(row *task.Row, r *rand.Rand) {
+	row.Retry = task.RetryPolicy{
+		MaxAttempts: task.DefaultMaxAttempts, InitialBackoff: task.DefaultInitialBackoff, Multiplier: task.DefaultMultiplier,
+		MaxBackoff: task.DefaultMaxBackoff, Jitter: task.DefaultJitter,
+	}
+	row.Misfire, row.Grace, row.Tags, row.Key = 0, 0, nil, ""
+	if r.IntN(4) == 0 {
+		row.Paused, row.DueAt = true, task.Never
+	}
+	if row.Type == task.OneShot {
+		return
+	}
+	if row.Cron != nil {
+		row.Cron, row.Interval = nil, time.Hour
+	}
+	row.Seq, row.Missed = 1+r.Int64N(500), r.Int64N(20)
+	row.Begin = row.Begin.Add(-time.Duration(row.Seq+row.Missed) * row.Interval)
+	if row.Type != task.NonBlocking {
+		return
+	}
+	if row.Anchor = row.ScheduledAt.Add(-row.Interval); r.IntN(10) == 0 {
+		row.Anchor = row.ScheduledAt.Add(-row.Interval / 2)
 	}
 }
 
