@@ -114,6 +114,14 @@ func (v *view) bulkOperation(d *bulkForm) (*perceptorv1.BulkOperation, error) {
 		}
 		o.Shift = shift
 	}
+	if d.Action == "BACKFILL" {
+		from, ok1 := v.instantOf(v.Query("backfill_from"))
+		until, ok2 := v.instantOf(v.Query("backfill_until"))
+		if !ok1 || !ok2 || from == nil || until == nil {
+			return nil, badField("first instant and end of the range", "are instants such as 2026-01-31T12:00")
+		}
+		o.BackfillFrom, o.BackfillUntil, o.OneAtATime = from, until, v.Query("one_at_a_time") != ""
+	}
 	if d.Dead() {
 		o.DeadFilter = &perceptorv1.DeadRunFilter{
 			Kind: v.Query("kind"), Tags: v.tags(), DiedFrom: from, DiedUntil: until,
@@ -172,6 +180,17 @@ func (v *view) filterWords(o *perceptorv1.BulkOperation) (list []string) {
 		instant("due from", f.DueFrom)
 		instant("due before", f.DueUntil)
 		instant("added before", f.AddedUntil)
+		if f.TaskId != 0 {
+			add("task", strconv.FormatInt(f.TaskId, 10))
+		}
+		if f.BackfillId != 0 {
+			add("tasks of backfill", strconv.FormatInt(f.BackfillId, 10))
+		}
+	}
+	instant("instants from", o.BackfillFrom)
+	instant("instants before", o.BackfillUntil)
+	if o.OneAtATime {
+		add("runs of a task", "one after another")
 	}
 	if f := o.DeadFilter; f != nil {
 		add("kind", f.Kind)
@@ -203,6 +222,17 @@ func (d *bulkData) Ready() bool {
 	return d.DryRun && d.State == perceptorv1.BulkOperation_DONE && d.Matched > 0
 }
 
+// Noun is what the operation counts.
+func (d *bulkData) Noun() string {
+	switch {
+	case d.Action == perceptorv1.BulkOperation_BACKFILL:
+		return "runs"
+	case d.DeadFilter != nil:
+		return "dead runs"
+	}
+	return "tasks"
+}
+
 // Verb is what the operation does, for buttons.
 func (d *bulkData) Verb() string { return words(d.Action) }
 
@@ -222,7 +252,8 @@ func confirmBulk(v *view) (done, error) {
 	if !d.Ready() || typed != strconv.FormatInt(dry.Matched, 10) {
 		return done{}, status.Errorf(codes.FailedPrecondition, "nothing was changed: the count that was typed is not %d", dry.Matched)
 	}
-	o := &perceptorv1.BulkOperation{Action: dry.Action, MaxRate: dry.MaxRate, Shift: dry.Shift, NextTime: dry.NextTime}
+	o := &perceptorv1.BulkOperation{Action: dry.Action, MaxRate: dry.MaxRate, Shift: dry.Shift, NextTime: dry.NextTime,
+		BackfillFrom: dry.BackfillFrom, BackfillUntil: dry.BackfillUntil, OneAtATime: dry.OneAtATime}
 	if dry.Filter != nil {
 		o.Filter = proto.Clone(dry.Filter).(*perceptorv1.TaskFilter)
 		if o.Filter.AddedUntil == nil {

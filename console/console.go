@@ -56,6 +56,7 @@ type Console struct {
 	dead       perceptorv1.DeadLetterServiceClient
 	bulk       perceptorv1.BulkServiceClient
 	imports    perceptorv1.ImportServiceClient
+	calendars  perceptorv1.CalendarServiceClient
 	admin      perceptorv1.AdminServiceClient
 	audit      perceptorv1.AuditServiceClient
 	assignment perceptorv1.AssignmentServiceClient
@@ -93,6 +94,7 @@ func (c *Console) Serve(api grpc.ClientConnInterface) http.Handler {
 	c.dead = perceptorv1.NewDeadLetterServiceClient(api)
 	c.bulk = perceptorv1.NewBulkServiceClient(api)
 	c.imports = perceptorv1.NewImportServiceClient(api)
+	c.calendars = perceptorv1.NewCalendarServiceClient(api)
 	c.admin = perceptorv1.NewAdminServiceClient(api)
 	c.audit = perceptorv1.NewAuditServiceClient(api)
 	c.assignment = perceptorv1.NewAssignmentServiceClient(api)

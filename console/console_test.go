@@ -117,6 +117,8 @@ func newFakeAPI() *fakeAPI {
 		"ListBulkOperations":  is(&perceptorv1.ListBulkOperationsResponse{Operations: []*perceptorv1.BulkOperation{{Id: 9, Creator: hostile}}}),
 		"GetImport":           is(&perceptorv1.Import{Id: 9, Description: hostile, Options: hostile, State: perceptorv1.Import_OPEN, AddedCount: 1234, StoredChunks: []*perceptorv1.ChunkRange{{First: 1, Last: 3}, {First: 5, Last: 5}}, Creator: hostile, CreateTime: timestamppb.Now()}),
 		"ListImports":         is(&perceptorv1.ListImportsResponse{Imports: []*perceptorv1.Import{{Id: 9, Description: hostile, Creator: hostile}}}),
+		"ListCalendars":       is(&perceptorv1.ListCalendarsResponse{Calendars: []*perceptorv1.Calendar{{Name: hostile, TimeZone: hostile, RangeCount: 3}}}),
+		"GetCalendar":         is(&perceptorv1.Calendar{Name: hostile, TimeZone: "Europe/Berlin", RangeCount: 5, Version: 2, Ranges: calendarRanges}),
 		"GetTenant":           is(&perceptorv1.Tenant{Name: "acme", PausedKinds: []string{hostile}, KindCaps: map[string]int32{hostile: 3}, Topic: hostile, Weight: 1}),
 		"ListTokens":          is(&perceptorv1.ListTokensResponse{Tokens: []*perceptorv1.Token{{Id: "abc", Description: hostile}}}),
 		"ListTenantFigures":   is(&perceptorv1.ListTenantFiguresResponse{Tenants: []*perceptorv1.TenantFigures{figures}, Total: figures, TenantCount: 1}),
@@ -234,7 +236,7 @@ func (b *browser) csrf() string {
 func TestEveryPageEscapesWhatComesFromTasks(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "admin-secret", "acme-secret")
-	paths := []string{"?tenant=acme", "tasks?q=" + url.QueryEscape(hostile), "schedule?expression=" + url.QueryEscape(hostile), "bulk/new?kind=" + url.QueryEscape(hostile), "forecast?tenant=acme", "login?next=" + url.QueryEscape(hostile), "link?code=" + url.QueryEscape(hostile)}
+	paths := []string{"?tenant=acme", "tasks?q=" + url.QueryEscape(hostile), "schedule?expression=" + url.QueryEscape(hostile), "bulk/new?kind=" + url.QueryEscape(hostile), "calendar?name=" + url.QueryEscape(hostile), "calendars", "forecast?tenant=acme", "login?next=" + url.QueryEscape(hostile), "link?code=" + url.QueryEscape(hostile)}
 	for _, p := range pages {
 		paths = append(paths, strings.NewReplacer("{$}", "", "{id}", "513", "{run}", "513-7", "{name}", "acme").Replace(p.path))
 	}
@@ -484,6 +486,70 @@ func mustTask(t *testing.T, b *browser) *perceptorv1.Task {
 		t.Fatal(err)
 	}
 	return m.(*perceptorv1.Task)
+}
+
+// calendarRanges are, by the clock of Berlin, a day that has passed, two days over a change of the clock, a day and hours.
+var calendarRanges = func() (list []*perceptorv1.Calendar_Range) {
+	for _, r := range [][2]string{
+		{"2001-12-24T23:00:00Z", "2001-12-25T23:00:00Z"}, {"2998-03-24T23:00:00Z", "2998-03-26T22:00:00Z"},
+		{"2998-12-24T23:00:00Z", "2998-12-25T23:00:00Z"}, {"2999-01-01T08:00:00Z", "2999-01-01T10:30:00Z"},
+	} {
+		from, _ := time.Parse(time.RFC3339, r[0])
+		until, _ := time.Parse(time.RFC3339, r[1])
+		list = append(list, &perceptorv1.Calendar_Range{StartTime: timestamppb.New(from), EndTime: timestamppb.New(until)})
+	}
+	return list
+}()
+
+func TestACalendarIsShownByDaysOfItsZone(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	_, body := b.get("calendar?name=holidays")
+	for _, want := range []string{
+		"of which 1 have passed", "<h2>2998</h2>", "<h2>2999</h2>", "Sun 25 Mar 2998 – Mon 26 Mar 2998", "2 days", "Tue 25 Dec 2998<", "1 day<",
+		"Tue 1 Jan 2999 09:00:00 CET – Tue 1 Jan 2999 11:30:00 CET", "2 h 30 min",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if r := b.api.called("GetCalendar")[0].request.(*perceptorv1.GetCalendarRequest); r.Name != "holidays" {
+		t.Errorf("asked for %v", r)
+	}
+	if _, body := b.get("calendars"); !strings.Contains(body, "calendar?name=") {
+		t.Errorf("the list is shown as %s", body)
+	}
+}
+
+func TestABackfillIsCreatedFromItsDryRun(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	form := url.Values{"csrf": {b.csrf()}, "action": {"BACKFILL"}, "kind": {"mail"}, "backfill_from": {"2026-01-30T00:00"}}
+	if _, body := b.post("bulk/new", form); !strings.Contains(body, "first instant and end of the range") || len(b.api.called("CreateBulkOperation")) > 0 {
+		t.Errorf("half a range: %s", body)
+	}
+	form.Set("backfill_until", "2026-01-31T00:00")
+	form.Set("one_at_a_time", "1")
+	b.post("bulk/new", form)
+	calls := b.api.called("CreateBulkOperation")
+	if len(calls) != 1 {
+		t.Fatalf("%d calls", len(calls))
+	}
+	dry := calls[0].request.(*perceptorv1.CreateBulkOperationRequest).Operation
+	if !dry.DryRun || dry.Action != perceptorv1.BulkOperation_BACKFILL || dry.BackfillUntil.AsTime().Sub(dry.BackfillFrom.AsTime()) != 24*time.Hour || !dry.OneAtATime || dry.Filter.Kind != "mail" {
+		t.Errorf("sent %v", dry)
+	}
+	counted := proto.Clone(dry).(*perceptorv1.BulkOperation)
+	counted.Id, counted.Matched, counted.State = 9, 24, perceptorv1.BulkOperation_DONE
+	b.api.answers["GetBulkOperation"] = func(context.Context, proto.Message) (proto.Message, error) { return counted, nil }
+	if _, body := b.get("bulk/9"); !strings.Contains(body, "these 24 runs") || !strings.Contains(body, "one after another") {
+		t.Errorf("the dry run is shown as %s", body)
+	}
+	b.post("bulk/9/confirm", url.Values{"csrf": {b.csrf()}, "count": {"24"}})
+	made := b.api.called("CreateBulkOperation")[1].request.(*perceptorv1.CreateBulkOperationRequest).Operation
+	if made.DryRun || !proto.Equal(made.BackfillFrom, dry.BackfillFrom) || !proto.Equal(made.BackfillUntil, dry.BackfillUntil) || !made.OneAtATime {
+		t.Errorf("sent %v", made)
+	}
 }
 
 func TestABulkOperationNeedsTheCountOfItsDryRun(t *testing.T) {

@@ -54,7 +54,7 @@ type done struct {
 // pages and actions are all of them. Each page has a file of its own.
 var (
 	pages = slices.Concat(
-		overviewPages, tenantPages, taskPages, editPages, bulkPages, importPages, deadPages, auditPages, forecastPages, schedulePages, clusterPages,
+		overviewPages, tenantPages, taskPages, editPages, bulkPages, importPages, deadPages, auditPages, forecastPages, schedulePages, calendarPages, clusterPages,
 	)
 	actions = slices.Concat(
 		tenantActions, taskActions, bulkActions, importActions, deadActions, clusterActions,
