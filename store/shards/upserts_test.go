@@ -86,13 +86,18 @@ func TestAnUpdateOfTasksThatOthersHoldIsDoneWhenTheyLetGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlock := b.lockRow(held)
-	release := time.AfterFunc(100*time.Millisecond, unlock)
-	defer release.Stop()
+	released := make(chan struct{})
+	time.AfterFunc(100*time.Millisecond, func() {
+		unlock()
+		close(released)
+	})
 	second := b.withKeys(b.lines(b.numberHere(i, 1), 5), keys, 2)
 	for n := range second.Lines {
 		second.Lines[n].Params = []byte("other")
 	}
-	b.sumOf("the second time", b.write(i, second).ImportSum, task.ImportSum{Lines: 5, Added: 1, Updated: 4})
+	got := b.write(i, second)
+	<-released
+	b.sumOf("the second time", got.ImportSum, task.ImportSum{Lines: 5, Added: 1, Updated: 4})
 	for id, r := range b.dump() {
 		if string(r.Params) != "other" || id == ended {
 			t.Errorf("task %s is stored as %+v", id, r)
