@@ -24,7 +24,7 @@ const (
 
 // HeardAfter is when every process has heard of a move that was announced in
 // all databases.
-const HeardAfter = 3 * placesEvery
+const HeardAfter = 2 * placesEvery
 
 // A follower hears of moves. It begins with the first connection of the cluster and ends with
 // the cluster.

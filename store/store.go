@@ -405,6 +405,22 @@ func (c *Cluster) Server(d int) int { return c.place[d] }
 // place, or 0 if no connection was made yet.
 func (c *Cluster) Place(d int) (number int64, address place.Address) { return c.placed[d].current() }
 
+// Configured returns where database d begins by the configuration.
+func (c *Cluster) Configured(d int) place.Address { return c.placed[d].bootstrap.configured }
+
+// DSNAt returns the connection string of database d at an address, with the user and the TLS
+// settings of this process. An empty address is where the database is. It may have a password.
+func (c *Cluster) DSNAt(d int, at place.Address) (string, error) {
+	l := c.placed[d].loginOf(at)
+	if at == "" {
+		l, at, _ = c.placed[d].leads()
+	}
+	if at == "" {
+		return l.Current().dsn, nil
+	}
+	return at.DSN(l.Current().dsn)
+}
+
 // ConfigAt returns the configuration of connections to database d at an address, with the
 // user and the TLS settings of this process. An empty address is where the database is.
 func (c *Cluster) ConfigAt(d int, at place.Address) (*pgx.ConnConfig, error) {

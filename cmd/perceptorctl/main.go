@@ -3,7 +3,7 @@
 // are, and what is wrong.
 //
 // Commands about tenants, tokens, tasks and runs call the API; migrate, shard,
-// assign, epochs, counters, pack and doctor, and `token create --direct`, go to the servers themselves and need the
+// assign, epochs, counters, pack, database and doctor, and `token create --direct`, go to the servers themselves and need the
 // configuration of the programs.
 package main
 
@@ -59,7 +59,7 @@ func newCommand() *cobra.Command {
 	duration.Var(f, &c.timeout, "timeout", 10*time.Second, "time limit of a call")
 	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))
 	c.completesTenants(root, "inspect")
-	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.republishCommand(), c.clockCommand(), c.deadCommand(), c.calendarCommand(), c.bulkCommand(), c.importCommand(), c.kindCommand(), c.packCommand(), c.auditCommand(), c.forecastCommand(), c.topCommand(), c.contextCommand(), c.relayCommand(), c.exportCommand(), c.convertCommand())
+	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.republishCommand(), c.clockCommand(), c.deadCommand(), c.calendarCommand(), c.bulkCommand(), c.importCommand(), c.kindCommand(), c.packCommand(), c.auditCommand(), c.forecastCommand(), c.topCommand(), c.contextCommand(), c.relayCommand(), c.exportCommand(), c.convertCommand(), c.databaseCommand())
 	return root
 }
 

@@ -101,6 +101,7 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 		e.add(Failed, "clock", "%s", oneLine(err))
 	}
 	e.adoptions(ctx, cluster)
+	e.places(ctx, cluster)
 	e.tenants(ctx, control.New(cluster, nil))
 	e.owners(ctx, cluster)
 	e.outbox(ctx, cluster)

@@ -41,6 +41,8 @@ var imports = []rule{
 	{"store/place/sql", []string{"store/statement"}},
 	{"store/place", []string{"store/place/sql"}},
 	{"store", []string{"internal/renewal", "migrations", "store/identity", "store/place", "task"}},
+	{"store/move/sql", []string{"store/statement"}},
+	{"store/move", []string{"migrations", "store", "store/move/sql", "store/place", "store/statement"}},
 	{"store/clock/sql", []string{"store/pack", "store/statement", "task"}},
 	{"store/clock", []string{"store", "store/clock/sql", "store/statement", "task"}},
 	{"store/control/sql", []string{"store/statement"}},

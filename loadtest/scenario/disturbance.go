@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,10 +31,12 @@ const (
 	FailOver Action = "failover"
 	// Evict ends a program as Kubernetes ends a pod, and starts it again.
 	Evict Action = "evict"
+	// Move moves a database to another PostgreSQL server.
+	Move Action = "move"
 )
 
 // Actions lists all actions.
-var Actions = []Action{Kill, Stop, Pause, Restart, Crash, Replace, FailOver, Evict}
+var Actions = []Action{Kill, Stop, Pause, Restart, Crash, Replace, FailOver, Evict, Move}
 
 const (
 	// actionLimit bounds a stop or a restart. takeoverLimit bounds the wait for new owners
@@ -76,6 +79,10 @@ func ParseDisturbance(action Action, text string) (Disturbance, error) {
 	case Replace:
 		want = "PART@AFTER:FOLDER, such as dispatcher@10s:bin"
 		d.With, ok = more, ok && more != ""
+	case Move:
+		want = "DATABASE@AFTER, such as 3@20s"
+		n, wrong := strconv.Atoi(part)
+		ok = ok && !colon && wrong == nil && n >= 0 && n < task.Databases
 	default:
 		ok = ok && !colon
 	}
@@ -117,7 +124,9 @@ type disturbed struct {
 	// had a new owner; zero means not known.
 	shards int
 	taken  time.Time
-	err    error
+	// pause is how long calls waited for a database that was moved.
+	pause time.Duration
+	err   error
 }
 
 // span returns the time in which runs may have been late because of the disturbance.
@@ -135,6 +144,9 @@ func (d *disturbed) String() string {
 	if !d.taken.IsZero() {
 		s += fmt.Sprintf("; its %d shards were taken over after %v", d.shards, d.taken.Sub(d.at).Round(time.Millisecond))
 	}
+	if d.pause > 0 {
+		s += fmt.Sprintf("; calls waited for %v", d.pause.Round(time.Millisecond))
+	}
 	return s
 }
 
@@ -143,6 +155,11 @@ func (d *disturbed) String() string {
 func (d Disturbance) disturb(ctx context.Context, s *stack.Stack, find func(string) (stack.Part, error), from time.Time, before func()) *disturbed {
 	done := &disturbed{Disturbance: d}
 	if done.err = harness.SleepUntil(ctx, from.Add(d.After)); done.err != nil {
+		return done
+	}
+	if d.Action == Move {
+		before()
+		done.move(ctx, s)
 		return done
 	}
 	part, err := find(d.Part)

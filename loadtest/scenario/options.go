@@ -143,7 +143,7 @@ func (o *Options) About() harness.About {
 
 // Flags that some experiments do not have.
 var (
-	contractFlags  = []string{"contract", "fail", "epsilon", "kill", "stop", "pause", "restart", "crash", "replace", "failover", "evict"}
+	contractFlags  = []string{"contract", "fail", "epsilon", "kill", "stop", "pause", "restart", "crash", "replace", "failover", "evict", "move"}
 	oneShotFlags   = []string{"delay", "adds-per-call", "keyed", "retain"}
 	recurringFlags = []string{"type", "interval", "cron", "sample-every"}
 	calledFlags    = []string{"drain", "listeners", "workers", "work", "ack-timeout", "check", "floor"}
@@ -209,6 +209,7 @@ var disturbanceUsage = map[Action]string{
 	Crash:    "kill -9 a part and start it again: postgres@15s, listener@7s",
 	FailOver: "kill -9 the primary and promote its synchronous standby, which the stack then has, some time later; programs have both in one connection string: postgres@10s:2s",
 	Evict:    "end taskd or dispatcher as Kubernetes ends a pod, with the time between its removal from the Services and SIGTERM, and start it again: taskd@10s:2s",
+	Move:     "move a database to another PostgreSQL server of the stack, which then has two: 3@20s",
 	Replace:  "stop taskd or dispatcher and start the program of another version, from its folder: dispatcher@5s:/opt/next",
 }
 
@@ -244,6 +245,7 @@ func (o *Options) requireDisturbances(f *harness.Flags) {
 	ended := map[string]int{}
 	for _, d := range o.Disturbances {
 		f.Require(o.Stack != "external", "--%s %s: an external stack cannot be disturbed", d.Action, d)
+		f.Require(d.Action != Move || o.Stack == "real", "--%s %s: only a real stack has two servers", d.Action, d)
 		f.Require(d.After < o.For, "--%s %s: it would happen after the end of the load (--for %v)", d.Action, d, o.For)
 		f.Require(kindOf(d.Part) != listenerKind || d.Action == Kill || d.Action == Crash || d.Action == Restart, "--%s %s: a listener can only be killed and started again", d.Action, d)
 		f.Require(d.Action != FailOver || o.Stack == "real", "--%s %s: only a real stack has a standby", d.Action, d)
@@ -280,6 +282,9 @@ func (o *Options) Complete(given func(flag string) bool) {
 	}
 	if !given("dispatchers") && o.NeedsSecondDispatcher() {
 		o.Real.Dispatchers = 2
+	}
+	if o.Moves() {
+		o.allowMoves()
 	}
 	if slices.ContainsFunc(o.Disturbances, func(d Disturbance) bool { return d.Action == FailOver }) {
 		o.Real.Standby = true

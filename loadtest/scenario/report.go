@@ -113,6 +113,8 @@ type DisturbanceReport struct {
 	Shards int     `json:"shards,omitempty"`
 	// TakeoverMs is when the last of the part's shards had a new owner.
 	TakeoverMs *float64 `json:"takeover_ms,omitempty"`
+	// PauseMs is how long calls waited for a database that was moved.
+	PauseMs *float64 `json:"pause_ms,omitempty"`
 	// CaughtUpMs is when everything that had become due meanwhile had been called.
 	CaughtUpMs *float64 `json:"caught_up_ms,omitempty"`
 }
@@ -211,6 +213,9 @@ func (rep *Report) disturbance(d *disturbed, from time.Time, caughtUp check.Micr
 			rep.TakeoverMs = dr.TakeoverMs
 		}
 	}
+	if d.pause > 0 {
+		dr.PauseMs = new(harness.Milliseconds(d.pause))
+	}
 	if caughtUp != 0 {
 		dr.CaughtUpMs = new(harness.Milliseconds(caughtUp.Sub(check.At(d.at))))
 	}
@@ -291,6 +296,9 @@ func (rep *Report) writeAdds(t *harness.Table) {
 
 func (d DisturbanceReport) summary() string {
 	s := fmt.Sprintf("%s, took %.0f ms", d.Part, d.TookMs)
+	if d.PauseMs != nil {
+		s += fmt.Sprintf(", calls waited for %.0f ms", *d.PauseMs)
+	}
 	if d.TakeoverMs != nil {
 		s += fmt.Sprintf(", %d shards taken over after %.0f ms", d.Shards, *d.TakeoverMs)
 	}

@@ -24,6 +24,7 @@ func TestDisturbancesAreReadAsTheyAreWritten(t *testing.T) {
 		{Restart, "kafka@0s", Disturbance{Restart, "kafka", 0, 0, ""}},
 		{Replace, "taskd-2@3s:/opt/next", Disturbance{Replace, "taskd-2", 3 * time.Second, 0, "/opt/next"}},
 		{Crash, "listener-2@7s", Disturbance{Crash, "listener-2", 7 * time.Second, 0, ""}},
+		{Move, "3@20s", Disturbance{Move, "3", 20 * time.Second, 0, ""}},
 	} {
 		got, err := ParseDisturbance(c.action, c.text)
 		if err != nil || got != c.want {
@@ -36,6 +37,7 @@ func TestAMalformedDisturbanceIsRefused(t *testing.T) {
 	for action, texts := range map[Action][]string{
 		Kill:    {"", "dispatcher", "@10s", "dispatcher@", "dispatcher@10", "dispatcher@-1s", "dispatcher@10s:6s", "dispatcher@x"},
 		Replace: {"dispatcher@10s", "dispatcher@10s:", "dispatcher@x:bin"},
+		Move:    {"", "3", "16@1s", "-1@1s", "x@1s", "3@1s:2s"},
 		Pause:   {"dispatcher@10s", "dispatcher@10s:", "dispatcher@10s:0s", "dispatcher@10s:-6s"},
 	} {
 		for _, text := range texts {

@@ -1,0 +1,175 @@
+package move
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/perceptor/perceptor/migrations"
+	"github.com/perceptor/perceptor/store/move/sql"
+	"github.com/perceptor/perceptor/store/place"
+)
+
+// Refused lists everything that is missing for a move.
+type Refused struct{ Faults []string }
+
+// Error implements error.
+func (r *Refused) Error() string { return strings.Join(r.Faults, "; ") }
+
+// server is what a server says of itself.
+type server struct {
+	system                            int64
+	version                           int32
+	standby                           bool
+	walLevel, encoding                string
+	slots, senders, workers, origins  int32
+	keep                              int64 // bytes of log that a slot may hold; negative: all
+	prepared                          int32
+	create, super, replicate, sub, ow bool
+}
+
+// The least that must be free: one for the subscription, and one for a table that is being
+// copied.
+const (
+	leastSlots   = 2
+	leastWorkers = 2
+	leastOrigins = 2
+)
+
+func (s *session) describe(ctx context.Context) (v server, err error) {
+	err = s.row(ctx, sql.Server, nil, &v.system, &v.version, &v.standby, &v.walLevel, &v.encoding, &v.slots, &v.senders, &v.keep, &v.workers, &v.origins, &v.prepared)
+	if err == nil {
+		err = s.row(ctx, sql.Rights, nil, &v.create, &v.super, &v.replicate, &v.sub, &v.ow)
+	}
+	return v, err
+}
+
+// check returns a [Refused] with everything that is missing. The parts of a move that is
+// resumed are there and need no place.
+func (m *Mover) check(ctx context.Context, resumed bool) error {
+	old, err := m.old.describe(ctx)
+	if err != nil {
+		return fmt.Errorf("examine %s: %w", m.from, err)
+	}
+	next, err := m.new.describe(ctx)
+	if err != nil {
+		return fmt.Errorf("examine %s: %w", m.to, err)
+	}
+	var size int64
+	if err := m.old.row(ctx, sql.Size, nil, &size); err != nil {
+		return err
+	}
+	r := &Refused{}
+	r.source(m.from, &old, size, resumed)
+	r.target(m, &next, size, resumed)
+	if old.encoding != next.encoding {
+		r.add("encoding: %s has %s, %s has %s", m.from, old.encoding, m.to, next.encoding)
+	}
+	if old.system == next.system && databaseOf(m.from) == databaseOf(m.to) {
+		r.add("--to: %s is the same PostgreSQL database as %s", m.to, m.from)
+	}
+	if err := m.checkLogin(ctx); err != nil {
+		r.add("login: programs cannot connect to %s: list this server in postgres.servers of all programs, with databases: [], or make their user there: %v", m.to, err)
+	}
+	if err := m.checkVersion(ctx, r); err != nil {
+		return err
+	}
+	if err := m.checkRoles(ctx, r); err != nil {
+		return err
+	}
+	if len(r.Faults) > 0 {
+		return r
+	}
+	return nil
+}
+
+func databaseOf(a place.Address) string { return string(a[len(a.Server()):]) }
+
+func (r *Refused) add(format string, args ...any) {
+	r.Faults = append(r.Faults, fmt.Sprintf(format, args...))
+}
+
+// source checks the old place.
+func (r *Refused) source(at place.Address, s *server, size int64, resumed bool) {
+	if s.walLevel != "logical" {
+		r.add("wal_level of %s is %s: set it to logical and restart the server", at, s.walLevel)
+	}
+	if s.slots < leastSlots && !resumed {
+		r.add("max_replication_slots of %s leaves %d: want %d free", at, s.slots, leastSlots)
+	}
+	if s.senders < leastSlots && !resumed {
+		r.add("max_wal_senders of %s leaves %d: want %d free", at, s.senders, leastSlots)
+	}
+	if s.keep >= 0 && s.keep < size {
+		r.add("max_slot_wal_keep_size of %s is %d bytes, less than the database with %d: the slot could be lost; set it to -1", at, s.keep, size)
+	}
+	if s.prepared > 0 {
+		r.add("%s has %d prepared transactions: the slot would wait for them", at, s.prepared)
+	}
+	if !s.create {
+		r.add("the role at %s lacks CREATE on the PostgreSQL database", at)
+	}
+	if !s.replicate {
+		r.add("the role at %s lacks REPLICATION", at)
+	}
+	if !s.ow {
+		r.add("the role at %s does not own all tables of the schema", at)
+	}
+}
+
+// target checks the new place.
+func (r *Refused) target(m *Mover, s *server, size int64, resumed bool) {
+	if s.standby {
+		r.add("%s is a standby", m.to)
+	}
+	if s.workers < leastWorkers && !resumed {
+		r.add("max_logical_replication_workers of %s leaves %d: want %d free", m.to, s.workers, leastWorkers)
+	}
+	if s.origins < leastOrigins && !resumed {
+		r.add("max_replication_slots (from PostgreSQL 18 on max_active_replication_origins) of %s leaves %d: want %d free", m.to, s.origins, leastOrigins)
+	}
+	if !s.create {
+		r.add("the role at %s lacks CREATE on the PostgreSQL database", m.to)
+	}
+	if !s.sub {
+		r.add("the role at %s may not subscribe: grant pg_create_subscription (PostgreSQL 16 and later), or use a superuser", m.to)
+	}
+	if m.Free > 0 && m.Free < size && !resumed {
+		r.add("disk: %s has %d bytes free, and the database has %d", m.to, m.Free, size)
+	}
+}
+
+func (m *Mover) checkVersion(ctx context.Context, r *Refused) error {
+	v, err := migrations.Version(ctx, m.source, m.schema)
+	if err != nil {
+		return err
+	}
+	if v != migrations.Latest() {
+		r.add("schema of %s has version %d, this program has %d: run perceptorctl migrate up, or the version of this program that fits", m.from, v, migrations.Latest())
+	}
+	return nil
+}
+
+// checkLogin connects to the target as the programs will.
+func (m *Mover) checkLogin(ctx context.Context) error {
+	config, err := m.Cluster.ConfigAt(m.Database, m.to)
+	if err != nil {
+		return err
+	}
+	s, err := m.open(ctx, config, m.schema)
+	s.close()
+	return err
+}
+
+// checkRoles looks for the roles that the programs log in with.
+func (m *Mover) checkRoles(ctx context.Context, r *Refused) error {
+	var roles []string
+	var name string
+	if err := m.old.rows(ctx, sql.Roles, nil, []any{&name}, func() error { roles = append(roles, name); return nil }); err != nil {
+		return err
+	}
+	return m.new.rows(ctx, sql.NoRoles, []any{roles}, []any{&name}, func() error {
+		r.add("%s has no role %s, which has rights at %s", m.to, name, m.from)
+		return nil
+	})
+}

@@ -1,0 +1,38 @@
+-- What is removed after a move, or when one is aborted.
+
+-- name: CommandDetach(name text)
+-- Ends a subscription without asking the other server.
+SELECT format('ALTER SUBSCRIPTION %1$I DISABLE; ALTER SUBSCRIPTION %1$I SET (slot_name = NONE); DROP SUBSCRIPTION %1$I', @name);
+
+-- name: CommandDropPublished(name text)
+SELECT format('DROP PUBLICATION IF EXISTS %I', @name);
+
+-- fragment: slots_of_move
+s.database = current_database() AND (s.slot_name = @name OR starts_with(s.slot_name, @sync))
+
+-- name: SyncSlots(name text)
+-- How the names of the slots begin that a subscription has at the other server while it copies.
+SELECT 'pg_' || s.oid || '_sync_' FROM pg_subscription s
+ WHERE s.subname = @name AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
+
+-- name: EndSlots(name text, sync text)
+-- Ends who uses the slots of a move.
+SELECT count(pg_terminate_backend(s.active_pid)) FROM pg_replication_slots s WHERE {{slots_of_move}} AND s.active_pid IS NOT NULL;
+
+-- name: DropSlots(name text, sync text)
+-- Drops the slots of a move that nobody uses. Returns how many are left.
+SELECT count(CASE WHEN s.active_pid IS NULL THEN pg_drop_replication_slot(s.slot_name)::text END),
+       count(*) FILTER (WHERE s.active_pid IS NOT NULL)
+  FROM pg_replication_slots s WHERE {{slots_of_move}};
+
+-- name: Cleaned()
+UPDATE database_place SET address = '', step = '' WHERE state = 'open';
+
+-- name: OldSchema(schema text)
+SELECT to_regnamespace(@schema) IS NOT NULL;
+
+-- name: CommandDropOld(schema text)
+SELECT format('DROP SCHEMA %I CASCADE', @schema);
+
+-- name: CommandCount(schema text, name text)
+SELECT format('SELECT count(*) FROM %I.%I', @schema, @name);
