@@ -59,7 +59,7 @@ func newCommand() *cobra.Command {
 	duration.Var(f, &c.timeout, "timeout", 10*time.Second, "time limit of a call")
 	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))
 	c.completesTenants(root, "inspect")
-	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.republishCommand(), c.clockCommand(), c.deadCommand(), c.calendarCommand(), c.bulkCommand(), c.importCommand(), c.kindCommand(), c.packCommand(), c.auditCommand(), c.forecastCommand(), c.topCommand(), c.contextCommand(), c.relayCommand(), c.exportCommand(), c.convertCommand(), c.databaseCommand())
+	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.republishCommand(), c.clockCommand(), c.deadCommand(), c.calendarCommand(), c.bulkCommand(), c.importCommand(), c.kindCommand(), c.packCommand(), c.auditCommand(), c.forecastCommand(), c.topCommand(), c.contextCommand(), c.relayCommand(), c.exportCommand(), c.convertCommand(), c.databaseCommand(), c.sizeCommand())
 	return root
 }
 

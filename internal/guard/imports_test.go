@@ -22,6 +22,7 @@ var imports = []rule{
 	{"record", []string{"task"}},
 	{"figures", []string{"task"}},
 	{"forecast", []string{"task"}},
+	{"sizing", nil},
 	{"schedule/...", []string{"schedule/...", "task"}},
 	{"proto/...", []string{"proto/..."}},
 
@@ -135,7 +136,7 @@ var imports = []rule{
 		"internal/app", "internal/config", "internal/telemetry", "internal/testenv", "internal/virtualclock",
 	}},
 	{"cmd/perceptorctl", []string{
-		"assign", "client", "client/outbox", "export/...", "forecast", "migrations", "proto/perceptor/v1", "schedule", "store/...", "task", "transfer/...",
+		"assign", "client", "client/outbox", "export/...", "forecast", "migrations", "proto/perceptor/v1", "schedule", "sizing", "store/...", "task", "transfer/...",
 		"internal/app", "internal/cli", "internal/config", "internal/duration", "internal/payload", "internal/telemetry",
 	}},
 	{"cmd/...", []string{
@@ -178,7 +179,7 @@ var modules = []struct {
 
 // standardOnly lists the packages that import nothing but the standard library
 // and what their rule allows.
-var standardOnly = []string{"task", "dispatch/fair", "internal/mutation", "internal/guard", "internal/pages"}
+var standardOnly = []string{"task", "sizing", "dispatch/fair", "internal/mutation", "internal/guard", "internal/pages"}
 
 func TestImportsGoOneWay(t *testing.T) {
 	for _, f := range goFiles(t) {

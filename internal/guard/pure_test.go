@@ -9,7 +9,7 @@ import (
 
 // pure lists the packages that decide and do nothing else: time and chance come in
 // as arguments, and they start no goroutine.
-var pure = []string{"task", "record", "dispatch/fair"}
+var pure = []string{"task", "record", "dispatch/fair", "sizing"}
 
 // forbidden are packages that read a clock, share memory or do input and output.
 var forbidden = []string{
