@@ -70,7 +70,7 @@ func (c *Client) sendAdds(ctx context.Context, batch []*pendingAdd) {
 	for i, p := range live {
 		q[i] = p.task
 	}
-	results, err := c.addBatch(ctx, q, "", false)
+	results, err := c.addBatch(ctx, "AddTask", q, "", false)
 	if err != nil {
 		if closing.Err() != nil {
 			err = ErrClosed

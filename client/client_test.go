@@ -222,8 +222,11 @@ func TestServiceThatStaysAwayIsUnavailable(t *testing.T) {
 	s, c := api(t, Config{CallTimeout: 300 * time.Millisecond})
 	s.before = func(context.Context, string) error { return status.Error(codes.Unavailable, "down") }
 	_, err := c.AddTask(t.Context(), Task{Kind: "k", Type: OneShot})
-	if !errors.Is(err, ErrUnavailable) {
-		t.Errorf("AddTask returned %v", err)
+	if !errors.Is(err, ErrUnavailable) || !strings.HasPrefix(err.Error(), "perceptor: AddTask: ") {
+		t.Errorf("AddTask, which shares calls with others, returned %v", err)
+	}
+	if _, err := c.AddTasks(t.Context(), []Task{{Kind: "k", Type: OneShot}}); err == nil || !strings.HasPrefix(err.Error(), "perceptor: AddTasks: ") {
+		t.Errorf("AddTasks returned %v", err)
 	}
 	if _, err := c.GetTask(t.Context(), 1); !errors.Is(err, ErrUnavailable) || s.calls["GetTask"] < 2 {
 		t.Errorf("GetTask returned %v after %d tries", err, s.calls["GetTask"])

@@ -68,7 +68,7 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 	}
 	if o.requestID == "" && !o.upsert {
 		results := []AddResult{c.addTogether(ctx, p)}
-		_ = c.addAgain(ctx, []*perceptorv1.Task{p}, results, false) // its error is that of the result
+		_ = c.addAgain(ctx, "AddTask", []*perceptorv1.Task{p}, results, false) // its error is that of the result
 		return results[0].ID, results[0].Err
 	}
 	if err := c.pauseBefore(ctx, 1); err != nil {
@@ -114,7 +114,10 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 	if c.tracer != nil {
 		var span trace.Span
 		ctx, span = c.adding(ctx, "AddTasks", len(tasks))
-		defer func() { endSpan(span, failed) }()
+		defer func() {
+			span.SetAttributes(ofTasks(tasks, results)...)
+			endSpan(span, failed)
+		}()
 	}
 	parent := traceParent(ctx)
 	encoded, failed := c.encodedTasks("AddTasks", tasks)
@@ -137,8 +140,8 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 		if id != "" && len(batch) < len(tasks) {
 			id = fmt.Sprintf("%s-%d", id, n)
 		}
-		got, err := c.addBatch(ctx, batch, id, o.upsert)
-		if again := c.addAgain(ctx, batch, got, o.upsert); err == nil {
+		got, err := c.addBatch(ctx, "AddTasks", batch, id, o.upsert)
+		if again := c.addAgain(ctx, "AddTasks", batch, got, o.upsert); err == nil {
 			err = again
 		}
 		if err != nil {
@@ -170,11 +173,11 @@ func nextBatch(tasks []Task, traceParent string) []*perceptorv1.Task {
 	return batch
 }
 
-// addBatch makes one call. Without an id it draws one for a shard that the placement
-// chooses.
-func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id string, upsert bool) ([]AddResult, error) {
+// addBatch makes one call for op, which its errors name. Without an id it draws one for a shard
+// that the placement chooses.
+func (c *Client) addBatch(ctx context.Context, op string, batch []*perceptorv1.Task, id string, upsert bool) ([]AddResult, error) {
 	if err := c.pauseBefore(ctx, len(batch)); err != nil {
-		err = fmt.Errorf("perceptor: AddTasks: %w (while due tasks fire late, adds wait)", err)
+		err = fmt.Errorf("perceptor: %s: %w (while due tasks fire late, adds wait)", op, err)
 		return slices.Repeat([]AddResult{{Err: err}}, len(batch)), err
 	}
 	add := c.tasks.AddTasks
@@ -183,12 +186,12 @@ func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id str
 		defer p.release()
 		id, add = p.id, p.add
 	}
-	a, err := call(ctx, c, "AddTasks", add, &perceptorv1.AddTasksRequest{Tasks: batch, RequestId: id, Upsert: upsert})
+	a, err := call(ctx, c, op, add, &perceptorv1.AddTasksRequest{Tasks: batch, RequestId: id, Upsert: upsert})
 	if err == nil {
 		c.pauses.told(a.GetPause(), len(batch))
 	}
 	if err == nil && len(a.GetResults()) != len(batch) {
-		err = &Error{Op: "AddTasks", Kind: ErrInternal, Message: fmt.Sprintf("%d results for %d tasks", len(a.GetResults()), len(batch))}
+		err = &Error{Op: op, Kind: ErrInternal, Message: fmt.Sprintf("%d results for %d tasks", len(a.GetResults()), len(batch))}
 	}
 	results := make([]AddResult, len(batch))
 	for i := range results {
@@ -205,7 +208,7 @@ func (c *Client) addBatch(ctx context.Context, batch []*perceptorv1.Task, id str
 // each is stored in the database of its key, which may not have answered while others did. It
 // changes their results until CallTimeout has passed, and returns the error of one that is still
 // not stored.
-func (c *Client) addAgain(ctx context.Context, batch []*perceptorv1.Task, results []AddResult, upsert bool) error {
+func (c *Client) addAgain(ctx context.Context, op string, batch []*perceptorv1.Task, results []AddResult, upsert bool) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
 	for tries := 1; ; tries++ {
@@ -222,7 +225,7 @@ func (c *Client) addAgain(ctx context.Context, batch []*perceptorv1.Task, result
 		if err := results[places[0]].Err; !c.mayRetry(ctx, err, tries) {
 			return err
 		}
-		again, err := c.addBatch(ctx, rest, "", upsert)
+		again, err := c.addBatch(ctx, op, rest, "", upsert)
 		for i, place := range places {
 			results[place] = again[i]
 		}

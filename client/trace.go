@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -174,6 +175,24 @@ func (c *Client) adding(ctx context.Context, op string, n int) (context.Context,
 		attribute.String("messaging.operation.name", op),
 		attribute.Int("messaging.batch.message_count", n),
 	))
+}
+
+// maxSpanTasks bounds the ids that a span of AddTasks names.
+const maxSpanTasks = 100
+
+// ofTasks returns the kind of tasks, if they have one in common, and their ids.
+func ofTasks(tasks []Task, results []AddResult) []attribute.KeyValue {
+	var attributes []attribute.KeyValue
+	if len(tasks) > 0 && !slices.ContainsFunc(tasks, func(t Task) bool { return t.Kind != tasks[0].Kind }) {
+		attributes = append(attributes, attribute.String("messaging.destination.name", tasks[0].Kind), attribute.String("perceptor.kind", tasks[0].Kind))
+	}
+	var ids []int64
+	for _, r := range results {
+		if r.Err == nil && len(ids) < maxSpanTasks {
+			ids = append(ids, r.ID)
+		}
+	}
+	return append(attributes, attribute.Int64Slice("perceptor.task_ids", ids))
 }
 
 // endSpan ends the span of a call.

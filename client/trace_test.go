@@ -200,6 +200,30 @@ func TestAnAddHasASpanWhichIsTheOneThatIsLinkedTo(t *testing.T) {
 	}
 }
 
+func TestTheSpanOfAddTasksHasTheirKindAndIDs(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	r := newRecorder()
+	c := b.newClient(Config{TracerProvider: r})
+	got, err := c.AddTasks(t.Context(), []Task{{Kind: "k", Type: OneShot}, {Kind: "k", Type: OneShot}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := r.await(1)[0]
+	for _, want := range []attribute.KeyValue{attribute.String("perceptor.kind", "k"), attribute.Int64Slice("perceptor.task_ids", []int64{got[0].ID, got[1].ID})} {
+		if !slices.Contains(s.attrs, want) {
+			t.Errorf("the span has %v and not %v", s.attrs, want)
+		}
+	}
+	mixed := []Task{{Kind: "a"}, {Kind: "b"}}
+	if a := ofTasks(mixed, []AddResult{{ID: 7}, {Err: ErrInvalidArgument}}); !slices.Equal(a, []attribute.KeyValue{attribute.Int64Slice("perceptor.task_ids", []int64{7})}) {
+		t.Errorf("two kinds, of which one is refused: %v", a)
+	}
+	if a := ofTasks(make([]Task, 1000), make([]AddResult, 1000)); len(a[len(a)-1].Value.AsInt64Slice()) != maxSpanTasks {
+		t.Errorf("the span of a thousand tasks has %d ids", len(a[len(a)-1].Value.AsInt64Slice()))
+	}
+}
+
 func TestWhatIsNoTraceContextLinksToNothing(t *testing.T) {
 	for _, s := range []string{"", "00", "00-0-0-01", "00-00000000000000000000000000000000-cd00000000000002-01", "a-b-c-d"} {
 		if sc := spanContext(s); sc.IsValid() {

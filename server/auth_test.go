@@ -2,9 +2,11 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -125,6 +127,35 @@ func TestHealthAndTheDocumentNeedNoToken(t *testing.T) {
 	a := b.fetch("", http.MethodGet, "/v1/openapi.json", "", nil)
 	if a.http != http.StatusOK || !strings.Contains(string(a.body), `"/v1/tasks/{id}:cancel"`) {
 		t.Errorf("%d %.100s", a.http, a.body)
+	}
+}
+
+func TestTheRootSaysWhatIsHereWithoutAToken(t *testing.T) {
+	b := setup(t)
+	var page struct {
+		Service       string            `json:"service"`
+		Authorization string            `json:"authorization"`
+		Links         map[string]string `json:"links"`
+	}
+	a := b.fetch("", http.MethodGet, "/", "", nil)
+	if err := json.Unmarshal(a.body, &page); err != nil || a.http != http.StatusOK || page.Service != "Perceptor" {
+		t.Fatalf("%d %s %v", a.http, a.body, err)
+	}
+	for name, path := range page.Links {
+		want := map[bool]int{true: http.StatusOK, false: http.StatusUnauthorized}[name == "openapi"]
+		if got := b.fetch("", http.MethodGet, path, "", nil); got.http != want {
+			t.Errorf("%s at %s answers %d, want %d", name, path, got.http, want)
+		}
+	}
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("Accept", "text/html,*/*")
+	w := httptest.NewRecorder()
+	serveRoot(true)(w, r)
+	if !strings.Contains(w.Body.String(), `<a href="/console/">`) || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/html") {
+		t.Errorf("a browser gets %v %s", w.Header(), w.Body)
+	}
+	if b.fetch("", http.MethodGet, "/v1/", "", nil).http != http.StatusUnauthorized {
+		t.Error("other paths need no token")
 	}
 }
 

@@ -70,6 +70,7 @@ func newGateway(g *gate, maxBody int64, console func(grpc.ClientConnInterface) h
 	}
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /v1/openapi.json", serveOpenAPI)
+	routes.HandleFunc("GET /{$}", serveRoot(console != nil))
 	if console != nil {
 		routes.Handle(ConsolePath, fromBrowser(console(g)))
 	}

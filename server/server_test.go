@@ -122,7 +122,7 @@ func TestUnknownPathsAndVerbsAreAnsweredInJSON(t *testing.T) {
 		reason     string
 	}{
 		{http.MethodGet, "/v1/nothing", http.StatusNotFound, "UNKNOWN_PATH"},
-		{http.MethodGet, "/", http.StatusNotFound, "UNKNOWN_PATH"},
+		{http.MethodGet, "/v2", http.StatusNotFound, "UNKNOWN_PATH"},
 		{http.MethodDelete, "/v1/tasks", http.StatusMethodNotAllowed, "UNKNOWN_METHOD"},
 		{http.MethodPost, "/v1/tasks/5:explode", http.StatusMethodNotAllowed, "UNKNOWN_METHOD"},
 	} {

@@ -82,6 +82,7 @@ func NewOps(l net.Listener, metrics prometheus.Gatherer, checks []Check, options
 		o.token = &digest
 	}
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, index(options.Profiles)) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, "alive\n") })
 	mux.HandleFunc("GET /readyz", o.readyz)
 	mux.Handle("GET /metrics", o.operators(promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
@@ -96,6 +97,15 @@ func NewOps(l net.Listener, metrics prometheus.Gatherer, checks []Check, options
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	return o
+}
+
+// index says what is here.
+func index(profiles bool) string {
+	text := "Perceptor, for operators\n\n/healthz  is the process alive?\n/readyz   is it ready, and what does not work?\n/metrics  for Prometheus\n"
+	if profiles {
+		text += "/debug/pprof/  profiles\n"
+	}
+	return text
 }
 
 func profiles() http.Handler {

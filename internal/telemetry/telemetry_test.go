@@ -157,6 +157,9 @@ func TestOnlyOperatorsSeeTenantsAddressesAndMemory(t *testing.T) {
 		if code, body := get("/healthz", stranger); code != 200 {
 			t.Errorf("%q: /healthz: got %d %s", stranger, code, body)
 		}
+		if code, body := get("/", stranger); code != 200 || !strings.Contains(body, "/metrics") || strings.Contains(body, "db-1") {
+			t.Errorf("%q: /: got %d %q", stranger, code, body)
+		}
 		if code, body := get("/readyz", stranger); code != 503 || body != "not ready\n" {
 			t.Errorf("%q: /readyz: got %d %q", stranger, code, body)
 		}
