@@ -104,7 +104,7 @@ var badTasks = []badTask{
 	{"nanoseconds that are none", func(t *perceptorv1.Task) { t.BeginTime = &timestamppb.Timestamp{Nanos: -1} }, []string{"begin_time"}, "-1 ns",
 		`{"kind":"check","type":"NON_BLOCKING","interval":"3600s","beginTime":"yesterday"}`},
 	{"an unknown type", func(t *perceptorv1.Task) { t.Type = 77 }, []string{"type"}, "77 is not one of", ""},
-	{"no type", func(t *perceptorv1.Task) { t.Type = 0 }, []string{"type"}, "0 is not one of", ""},
+	{"no type", func(t *perceptorv1.Task) { t.Type = 0 }, []string{"type"}, "is missing: one of ONE_SHOT", ""},
 	{"an unknown misfire policy", func(t *perceptorv1.Task) { t.MisfirePolicy = 9 }, []string{"misfire_policy"}, "9 is not one of FIRE_ONCE, FIRE_ALL, SKIP", ""},
 	{"an expression with a fault", cronOf("61 * * * *", "", 0), []string{"cron.expression"}, "61", ""},
 	{"an expression that never matches", cronOf("0 0 31 2 *", "", 0), []string{"cron.expression"}, "never fires", ""},

@@ -125,6 +125,7 @@ func (g *gate) serve(full string, need Scopes, next grpc.MethodHandler) func(*ca
 		defer end()
 		reply, err = next(service, lasting, g.receiver(inner, c, dec), chain)
 		c.audit.answered(reply, err)
+		c.about(reply, err)
 		if failed := g.inspected(bounded, c, err); failed != nil {
 			return nil, failed
 		}

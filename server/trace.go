@@ -67,6 +67,15 @@ func (t traces) begin(ctx context.Context, c *call) context.Context {
 	return in
 }
 
+// about names the task in the span of a call that returns one.
+func (c *call) about(reply any, err error) {
+	t, isTask := reply.(*perceptorv1.Task)
+	if c.span == nil || err != nil || !isTask || t == nil {
+		return
+	}
+	c.span.SetAttributes(attribute.String("perceptor.kind", t.Kind), attribute.Int64("perceptor.task_id", t.Id))
+}
+
 // endSpan ends the span of a call, if it has one, and returns its context for the log.
 func (c *call) endSpan(ctx context.Context, code codes.Code) context.Context {
 	if c.span == nil {

@@ -3,9 +3,12 @@ package server
 import (
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
@@ -61,6 +64,33 @@ func checkRequestID(t *testing.T, name, got, given, want string) {
 	if want != "" && got != want || got == "" || want == "" && got == given && given != "" {
 		t.Errorf("%s: the request id is %q, given %q", name, got, given)
 	}
+}
+
+// attributed is a span that keeps its attributes.
+type attributed struct {
+	noop.Span
+	attributes []attribute.KeyValue
+}
+
+func (s *attributed) SetAttributes(kv ...attribute.KeyValue) {
+	s.attributes = append(s.attributes, kv...)
+}
+
+func TestTheSpanOfACallThatReturnsATaskHasItsKindAndID(t *testing.T) {
+	t.Parallel()
+	s := &attributed{}
+	c := &call{span: s}
+	c.about(nil, errNoFigures)
+	c.about(&perceptorv1.CountTasksResponse{}, nil)
+	if len(s.attributes) != 0 {
+		t.Errorf("calls without a task have %v", s.attributes)
+	}
+	c.about(&perceptorv1.Task{Id: 1027, Kind: "mail"}, nil)
+	want := []attribute.KeyValue{attribute.String("perceptor.kind", "mail"), attribute.Int64("perceptor.task_id", 1027)}
+	if !slices.Equal(s.attributes, want) {
+		t.Errorf("%v, want %v", s.attributes, want)
+	}
+	(&call{}).about(&perceptorv1.Task{}, nil) // no span
 }
 
 func TestTheLogNamesRequestAndTrace(t *testing.T) {

@@ -184,6 +184,8 @@ func (s *Spec) checkSchedule(v *faults, l Limits) {
 		if s.MaxCount < 0 || s.MaxCount > MaxCountLimit {
 			v.add("max_count", "%d is not between 0 and %d", s.MaxCount, MaxCountLimit)
 		}
+	case 0:
+		v.add("type", "is missing: one of ONE_SHOT, NON_BLOCKING, BLOCKING")
 	default:
 		v.add("type", "%d is not one of ONE_SHOT, NON_BLOCKING, BLOCKING", int16(s.Type))
 	}

@@ -195,7 +195,7 @@ func TestWhatBreaksARuleIsRefusedBeforeItIsWritten(t *testing.T) {
 		want  string
 	}{
 		"kind":         {func(tx Tx) error { return AddTask(t.Context(), tx, client.Task{Type: client.OneShot}) }, "kind: is missing"},
-		"type":         {func(tx Tx) error { return AddTask(t.Context(), tx, client.Task{Kind: "k"}) }, "type: 0 is not one of"},
+		"type":         {func(tx Tx) error { return AddTask(t.Context(), tx, client.Task{Kind: "k"}) }, "type: is missing: one of"},
 		"two faults":   {func(tx Tx) error { return AddTask(t.Context(), tx, client.Task{}) }, "type: "},
 		"key":          {func(tx Tx) error { return AddTask(t.Context(), tx, keyed("ä", 1)) }, "idempotency_key: "},
 		"fraction":     {func(tx Tx) error { x := oneShot(1); x.Spread = 1; return AddTask(t.Context(), tx, x) }, "spread: 1ns is not a whole number"},
