@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -36,6 +37,9 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 	if err := c.useContext(cmd); err != nil {
 		return err
 	}
+	if err := c.checkAddress(); err != nil {
+		return err
+	}
 	secret, err := c.secret()
 	if err != nil {
 		return err
@@ -61,6 +65,16 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 		ctx = metadata.AppendToOutgoingContext(ctx, "perceptor-tenant", c.inspect)
 	}
 	return c.explain(f(ctx, conn))
+}
+
+// checkAddress refuses what is not host:port, such as a URL or a host alone.
+func (c *ctl) checkAddress() error {
+	host, port, err := net.SplitHostPort(c.address)
+	if err == nil && host != "" && port != "" && !strings.Contains(c.address, "/") {
+		return nil
+	}
+	return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("--address: %q is not host:port", c.address),
+		Hint: "it is the address of the gRPC API, such as localhost:7070, without http://"}
 }
 
 // within bounds each call: a list may need many.
@@ -101,7 +115,7 @@ func (c *ctl) secret() (string, error) {
 const (
 	tokenHint = "set --token-file or PERCEPTOR_TOKEN; to create the first admin token, run perceptorctl token create --admin --direct"
 	clearHint = "set --tls or --tls-ca-file; --insecure allows it, for example where a service mesh encrypts"
-	scopeHint = "commands about tenants and tokens need an admin token, those about tasks a token of the tenant with the scope for the call; docs/security.md has the table"
+	scopeHint = "commands about tenants and tokens need an admin token, those about tasks a token of the tenant with the scope for the call; perceptorctl token create --help lists the scopes"
 )
 
 func (c *ctl) credentials() (credentials.TransportCredentials, error) {
@@ -157,8 +171,7 @@ func (c *ctl) explain(err error) error {
 	e := &cli.Error{Code: cli.Failure, Err: errors.New(textOf(st))}
 	switch st.Code() {
 	case codes.InvalidArgument, codes.OutOfRange:
-		e.Code = cli.Usage
-		e.Hint = "proto/perceptor/v1 documents each field"
+		e.Code = cli.Usage // whose hint is the help of the command
 	case codes.NotFound:
 		e.Code = cli.NotFound
 	case codes.AlreadyExists, codes.FailedPrecondition, codes.Aborted:
@@ -168,7 +181,15 @@ func (c *ctl) explain(err error) error {
 	case codes.DeadlineExceeded:
 		e.Code, e.Hint = cli.Unavailable, fmt.Sprintf("%s did not answer within %s (--timeout); is taskd running there?", c.address, c.timeout)
 	case codes.Unavailable:
-		e.Code, e.Hint = cli.Unavailable, fmt.Sprintf("is taskd running at %s? set --address or PERCEPTOR_ADDRESS", c.address)
+		e.Code = cli.Unavailable
+		switch {
+		case len(st.Details()) > 0: // taskd says what does not answer
+		case strings.Contains(e.Err.Error(), "looked like an HTTP/1.1 header"):
+			e.Err = fmt.Errorf("%s does not answer gRPC", c.address)
+			e.Hint = "is it the address of the HTTP API? set --address or PERCEPTOR_ADDRESS to that of the gRPC API (taskd.grpc_addr)"
+		default:
+			e.Hint = fmt.Sprintf("is taskd running at %s? set --address or PERCEPTOR_ADDRESS", c.address)
+		}
 	case codes.Unauthenticated:
 		e.Hint = tokenHint
 	case codes.PermissionDenied:

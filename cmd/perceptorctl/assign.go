@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,11 +14,14 @@ import (
 
 	"github.com/go-zookeeper/zk"
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/perceptor/perceptor/assign"
 	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -27,32 +31,51 @@ func (c *ctl) assignCommand() *cobra.Command {
 		c.assignEdit("drain WHO...", "Drain members: they hand over their items and stay connected", 1, func(s *assign.Strategy, args []string) error {
 			s.Drain(args...)
 			return nil
-		}),
+		}, func(r *perceptorv1.UpdateStrategyRequest, args []string) { r.Drain = args }),
 		c.assignEdit("undrain WHO...", "Let drained members own items again", 1, func(s *assign.Strategy, args []string) error {
 			s.Undrain(args...)
 			return nil
-		}),
+		}, func(r *perceptorv1.UpdateStrategyRequest, args []string) { r.Undrain = args }),
 		c.assignEdit("pin WHO ITEMS", "Let only these members own some items", 2, func(s *assign.Strategy, args []string) error {
 			return withItems(args[1:], func(ids []int) { s.Pin(args[0], ids...) })
-		}),
+		}, func(r *perceptorv1.UpdateStrategyRequest, args []string) { r.Pin = map[string]string{args[0]: args[1]} }),
 		c.assignEdit("unpin ITEMS", "Let all members own pinned items again", 1, func(s *assign.Strategy, args []string) error {
 			return withItems(args, func(ids []int) { s.Unpin(ids...) })
-		}),
-		c.assignEdit("pause [ITEMS]", "Pause items: nobody owns them and their tasks do not fire; without ITEMS, pause all", 0, func(s *assign.Strategy, args []string) error {
-			s.Paused = s.Paused || len(args) == 0
-			return withItems(args, func(ids []int) { s.PauseItems(ids...) })
-		}),
-		c.assignEdit("resume [ITEMS]", "Resume paused items; without ITEMS, end the pause of all", 0, func(s *assign.Strategy, args []string) error {
-			s.Paused = s.Paused && len(args) > 0
-			return withItems(args, func(ids []int) { s.ResumeItems(ids...) })
-		}),
+		}, func(r *perceptorv1.UpdateStrategyRequest, args []string) { r.Unpin = args[0] }),
+		c.assignPause(), c.assignResume(),
 		c.assignLimit(), c.assignReset(), c.assignMove(),
 	)
-	cmd.Long = "Show and change which dispatcher owns which shards. The commands work in Postgres or ZooKeeper\ndirectly and need no API.\n\n" +
+	cmd.Long = "Show and change which dispatcher owns which shards. With a configuration that names the servers the\ncommands work in Postgres or ZooKeeper directly and need no API; without one they ask the API, with an admin token.\nenvironments and move always need the configuration.\n\n" +
 		"WHO selects members by name, id, host or address (with or without port). Names outlast a restart, ids do not.\n" +
 		"ITEMS are numbers such as 0-31,512: 0 to 511 are shards, 512 plus a database's number are its chores."
 	cmd.Example = "  perceptorctl assign drain db-host-1\n  perceptorctl assign pin 10.0.0.7 0-31\n  perceptorctl assign pause 96-127,515"
 	return cmd
+}
+
+func (c *ctl) assignPause() *cobra.Command {
+	return c.assignEdit("pause [ITEMS]", "Pause items: nobody owns them and their tasks do not fire; without ITEMS, pause all", 0, func(s *assign.Strategy, args []string) error {
+		s.Paused = s.Paused || len(args) == 0
+		return withItems(args, func(ids []int) { s.PauseItems(ids...) })
+	}, func(r *perceptorv1.UpdateStrategyRequest, args []string) {
+		if len(args) == 0 {
+			r.Paused = proto.Bool(true)
+			return
+		}
+		r.PauseItems = args[0]
+	})
+}
+
+func (c *ctl) assignResume() *cobra.Command {
+	return c.assignEdit("resume [ITEMS]", "Resume paused items; without ITEMS, end the pause of all", 0, func(s *assign.Strategy, args []string) error {
+		s.Paused = s.Paused && len(args) > 0
+		return withItems(args, func(ids []int) { s.ResumeItems(ids...) })
+	}, func(r *perceptorv1.UpdateStrategyRequest, args []string) {
+		if len(args) == 0 {
+			r.Paused = proto.Bool(false)
+			return
+		}
+		r.ResumeItems = args[0]
+	})
 }
 
 // withItems calls f with the ids of one argument, if there is one.
@@ -68,26 +91,23 @@ func withItems(args []string, f func(ids []int)) error {
 	return nil
 }
 
-// assignment adds the flags and the call of a command that works where dispatchers agree.
-func (c *ctl) assignment(cmd *cobra.Command, f func(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin) error) *cobra.Command {
-	cli.ConfigFlags(cmd, config.NeedAssignment, func(cmd *cobra.Command, conf *config.Config) error {
-		if err := c.checkOutput(); err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
-		defer cancel()
-		where, closeConnections, err := openAssignment(ctx, conf, c.timeout)
-		if err != nil {
-			return err
-		}
-		defer closeConnections()
-		a, _, err := where.Admin(ctx)
-		if err != nil {
-			return err
-		}
-		return assignError(f(ctx, cmd, conf, a))
-	}, "assignment", "leases", "zookeeper", "postgres")
-	return cmd
+// withAdmin calls f with what works where dispatchers agree.
+func (c *ctl) withAdmin(cmd *cobra.Command, conf *config.Config, f func(ctx context.Context, conf *config.Config, a *assign.Admin) error) error {
+	if err := c.checkOutput(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+	defer cancel()
+	where, closeConnections, err := openAssignment(ctx, conf, c.timeout)
+	if err != nil {
+		return err
+	}
+	defer closeConnections()
+	a, _, err := where.Admin(ctx)
+	if err != nil {
+		return err
+	}
+	return assignError(f(ctx, conf, a))
 }
 
 // openAssignment returns what works where dispatchers agree, and what closes its connections.
@@ -122,11 +142,7 @@ func assignError(err error) error {
 
 func (c *ctl) assignMembers() *cobra.Command {
 	cmd := &cobra.Command{Use: "members", Short: "Show the members and their figures", Args: cobra.NoArgs}
-	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
-		o, err := a.Overview(ctx)
-		if err != nil {
-			return err
-		}
+	return c.seen(cmd, func(o assign.Overview, _ func() (map[int]int64, error)) error {
 		if c.structured() {
 			return c.writeData(cmd, memberList(o))
 		}
@@ -209,11 +225,7 @@ func faultsOf(o assign.Overview) error {
 
 func (c *ctl) assignRebalances() *cobra.Command {
 	cmd := &cobra.Command{Use: "rebalances", Short: "Show the last plans: time, leader, number of moved items", Args: cobra.NoArgs}
-	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
-		o, err := a.Overview(ctx)
-		if err != nil {
-			return err
-		}
+	return c.seen(cmd, func(o assign.Overview, _ func() (map[int]int64, error)) error {
 		if c.structured() {
 			return c.writeData(cmd, slices.Concat([]assign.Rebalancing{}, o.Recent))
 		}
@@ -238,35 +250,35 @@ func nameOf(o assign.Overview, id string) string {
 
 func (c *ctl) assignEnvironments() *cobra.Command {
 	cmd := &cobra.Command{Use: "environments", Short: "Show the environments in Postgres, or of zookeeper.root", Args: cobra.NoArgs}
-	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
-		list, err := a.Environments(ctx)
-		if err != nil {
-			return err
-		}
-		if c.structured() {
-			return c.writeData(cmd, list)
-		}
-		t := &table{head: []string{"ENVIRONMENT", "MEMBERS"}}
-		for _, e := range list {
-			t.add(e.Name, strconv.Itoa(e.Members))
-		}
-		return t.write(cmd.OutOrStdout())
-	})
+	cli.ConfigFlags(cmd, config.NeedAssignment, func(cmd *cobra.Command, conf *config.Config) error {
+		return c.withAdmin(cmd, conf, func(ctx context.Context, _ *config.Config, a *assign.Admin) error {
+			list, err := a.Environments(ctx)
+			if err != nil {
+				return err
+			}
+			if c.structured() {
+				return c.writeData(cmd, list)
+			}
+			t := &table{head: []string{"ENVIRONMENT", "MEMBERS"}}
+			for _, e := range list {
+				t.add(e.Name, strconv.Itoa(e.Members))
+			}
+			return t.write(cmd.OutOrStdout())
+		})
+	}, "assignment", "leases", "zookeeper", "postgres")
+	return cmd
 }
 
 func (c *ctl) assignStrategy() *cobra.Command {
 	cmd := &cobra.Command{Use: "strategy", Short: "Show the stored strategy", Args: cobra.NoArgs}
-	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, _ *config.Config, a *assign.Admin) error {
-		o, err := a.Overview(ctx)
-		if err != nil {
-			return err
-		}
+	return c.seen(cmd, func(o assign.Overview, _ func() (map[int]int64, error)) error {
 		return errors.Join(writeJSON(cmd.OutOrStdout(), json.RawMessage(o.Strategy.JSON())), faultsOf(o))
 	})
 }
 
 // assignEdit is a command that changes the strategy and shows it.
-func (c *ctl) assignEdit(use, short string, least int, change func(*assign.Strategy, []string) error) *cobra.Command {
+func (c *ctl) assignEdit(use, short string, least int, change func(*assign.Strategy, []string) error,
+	ask func(*perceptorv1.UpdateStrategyRequest, []string)) *cobra.Command {
 	args := cobra.ExactArgs(least)
 	switch {
 	case least == 0:
@@ -275,8 +287,10 @@ func (c *ctl) assignEdit(use, short string, least int, change func(*assign.Strat
 		args = cobra.MinimumNArgs(least)
 	}
 	cmd := &cobra.Command{Use: use, Short: short, Args: args}
-	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin) error {
-		return editStrategy(ctx, cmd, conf, a, func(s *assign.Strategy) error { return change(s, cmd.Flags().Args()) })
+	return c.changed(cmd, func(s *assign.Strategy) error { return change(s, cmd.Flags().Args()) }, func() *perceptorv1.UpdateStrategyRequest {
+		r := &perceptorv1.UpdateStrategyRequest{}
+		ask(r, cmd.Flags().Args())
+		return r
 	})
 }
 
@@ -300,23 +314,32 @@ func (c *ctl) assignLimit() *cobra.Command {
 		Use: "limit", Short: "Limit which members take part, how many, and how many items each owns", Args: cobra.NoArgs,
 		Example: "  perceptorctl assign limit --hosts node1,node2 --per-host 1\n  perceptorctl assign limit --hosts '*' --members 0",
 	}
-	c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin) error {
-		given := cmd.Flags().Changed
-		return editStrategy(ctx, cmd, conf, a, func(s *assign.Strategy) error {
-			if given("hosts") {
-				s.Hosts = hosts
+	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
+	c.changed(cmd, func(s *assign.Strategy) error {
+		if given("hosts") {
+			s.Hosts = hosts
+		}
+		if given("per-host") {
+			s.PerHost = perHost
+		}
+		if given("members") {
+			s.Members = members
+		}
+		if given("max-items") {
+			s.MaxItems = maxItems
+		}
+		return nil
+	}, func() *perceptorv1.UpdateStrategyRequest {
+		r := &perceptorv1.UpdateStrategyRequest{Hosts: hosts}
+		for flag, limit := range map[string]struct {
+			to    **int32
+			value int
+		}{"per-host": {&r.PerHost, perHost}, "members": {&r.Members, members}, "max-items": {&r.MaxItems, maxItems}} {
+			if given(flag) {
+				*limit.to = proto.Int32(int32(max(min(limit.value, math.MaxInt32), math.MinInt32)))
 			}
-			if given("per-host") {
-				s.PerHost = perHost
-			}
-			if given("members") {
-				s.Members = members
-			}
-			if given("max-items") {
-				s.MaxItems = maxItems
-			}
-			return nil
-		})
+		}
+		return r
 	})
 	f := cmd.Flags()
 	f.StringSliceVar(&hosts, "hosts", nil, "members that may take part: names, hosts or addresses; * for all")
@@ -328,9 +351,15 @@ func (c *ctl) assignLimit() *cobra.Command {
 
 func (c *ctl) assignReset() *cobra.Command {
 	cmd := &cobra.Command{Use: "reset", Short: "Remove all limits, pins, drains and pauses", Args: cobra.NoArgs}
-	return c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin) error {
-		err := a.Reset(ctx)
-		record(cmd, conf, task.AuditEvent{}, assignError(err))
+	servers := func(cmd *cobra.Command, conf *config.Config) error {
+		return c.withAdmin(cmd, conf, func(ctx context.Context, conf *config.Config, a *assign.Admin) error {
+			err := a.Reset(ctx)
+			record(cmd, conf, task.AuditEvent{}, assignError(err))
+			return err
+		})
+	}
+	return c.eitherWay(cmd, config.NeedAssignment, servers, func(ctx context.Context, conn *grpc.ClientConn) error {
+		_, err := perceptorv1.NewAssignmentServiceClient(conn).UpdateStrategy(ctx, &perceptorv1.UpdateStrategyRequest{Reset_: true})
 		return err
-	})
+	}, "assignment", "leases", "zookeeper", "postgres")
 }

@@ -20,19 +20,15 @@ func (c *ctl) assignItems() *cobra.Command {
 		Use: "items", Short: "Show the current and the requested owner of each item, and its epoch", Args: cobra.NoArgs,
 		Long: "Show the current and the requested owner of each item, as Postgres or ZooKeeper has them, and its epoch, as Postgres has it.\n" +
 			"An item has no current owner while it is handed over, and two while one takes over from the other.\n" +
-			"Epochs are missing if Postgres is not configured or does not answer.",
+			"Epochs are missing if only ZooKeeper is configured, or Postgres does not answer.",
 	}
-	c.assignment(cmd, func(ctx context.Context, cmd *cobra.Command, conf *config.Config, a *assign.Admin) error {
-		o, err := a.Overview(ctx)
-		if err != nil {
-			return err
+	c.seen(cmd, func(o assign.Overview, epochs func() (map[int]int64, error)) error {
+		lines := itemLines(o)
+		of, err := epochs()
+		for i := range lines {
+			lines[i].Epoch = of[lines[i].Item]
 		}
-		lines, err := itemLines(o), faultsOf(o)
-		if len(conf.Postgres.Servers) > 0 {
-			owners, wrong := readOwners(ctx, conf)
-			addEpochs(lines, owners)
-			err = errors.Join(err, wrong)
-		}
+		err = errors.Join(faultsOf(o), err)
 		if c.structured() {
 			return errors.Join(c.writeData(cmd, lines), err)
 		}
@@ -70,14 +66,17 @@ func itemLines(o assign.Overview) []itemLine {
 	return lines
 }
 
-func addEpochs(lines []itemLine, owners []shard) {
+// epochsIn reads the epochs of all items, if Postgres is configured.
+func epochsIn(ctx context.Context, conf *config.Config) (map[int]int64, error) {
+	if len(conf.Postgres.Servers) == 0 {
+		return nil, nil
+	}
+	owners, err := readOwners(ctx, conf)
 	epochs := map[int]int64{}
 	for _, o := range owners {
 		epochs[o.Shard] = o.Epoch
 	}
-	for i := range lines {
-		lines[i].Epoch = epochs[lines[i].Item]
-	}
+	return epochs, err
 }
 
 // alike reports whether a and its neighbour b share a line.

@@ -129,14 +129,21 @@ func (all *contexts) find(name string) (*apiContext, error) {
 }
 
 // useContext takes the server and the token of a context, unless an address or a token is given
-// otherwise: no token goes to another server than its own.
+// otherwise: no token goes to another server than its own. Without any of them the address is that
+// of the taskd on this machine, if PERCEPTOR_CONFIG says where it listens.
 func (c *ctl) useContext(cmd *cobra.Command) error {
 	flags := cmd.Flags()
 	switch {
 	case flags.Changed("context") && flags.Changed("address"):
 		return cli.Usagef("--context and --address: only one of them can be given")
-	case flags.Changed("address"), c.context == "" && (os.Getenv("PERCEPTOR_ADDRESS") != "" || os.Getenv("PERCEPTOR_TOKEN") != ""):
+	case flags.Changed("address"):
+		c.addressFrom = "--address"
 		return nil
+	case c.context == "" && os.Getenv("PERCEPTOR_ADDRESS") != "":
+		c.addressFrom = "PERCEPTOR_ADDRESS"
+		return nil
+	case c.context == "" && os.Getenv("PERCEPTOR_TOKEN") != "":
+		return c.useConfigured(cmd)
 	}
 	all, err := readContexts()
 	if err != nil {
@@ -147,8 +154,9 @@ func (c *ctl) useContext(cmd *cobra.Command) error {
 		name = all.Current
 	}
 	if name == "" {
-		return nil
+		return c.useConfigured(cmd)
 	}
+	c.addressFrom = "context " + name
 	chosen, err := all.find(name)
 	if err != nil {
 		return err

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -46,9 +49,16 @@ func (c *ctl) countersShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "counters", Short: "Show the number of tasks by tenant, type and state", Args: cobra.NoArgs,
 		Long: "Show the number of tasks by tenant, type and state. The numbers are exact; they are read, not counted. added =\n" +
-			"scheduled + running + completed + cancelled + failed + purged. The databases are read at once, but not at one instant.",
+			"scheduled + running + completed + cancelled + failed + purged. The databases are read at once, but not at one instant.\n" +
+			"With a configuration that names the servers they are asked; without one the API is, with the token of an admin.",
 	}
-	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+	show := func(cmd *cobra.Command, list []counts) error {
+		if c.structured() {
+			return c.writeData(cmd, list)
+		}
+		return countsTable(list).write(cmd.OutOrStdout())
+	}
+	servers := func(cmd *cobra.Command, conf *config.Config) error {
 		if err := c.checkOutput(); err != nil {
 			return err
 		}
@@ -65,13 +75,53 @@ func (c *ctl) countersShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if c.structured() {
-			return c.writeData(cmd, list)
+		return show(cmd, list)
+	}
+	c.eitherWay(cmd, config.NeedPostgres, servers, func(ctx context.Context, conn *grpc.ClientConn) error {
+		list, err := countsByAPI(ctx, perceptorv1.NewMonitoringServiceClient(conn), tenant)
+		if list == nil {
+			return err
 		}
-		return countsTable(list).write(cmd.OutOrStdout())
+		return errors.Join(show(cmd, list), err)
 	}, "postgres")
 	cmd.Flags().StringVar(&tenant, "tenant", "", "only tasks of this tenant")
 	return cmd
+}
+
+// countedPerPage is the largest page on which the API has the counts of each tenant.
+const countedPerPage = 20
+
+// countsByAPI asks the API, page by page. The counts of a page with databases that do not answer
+// are returned with an error.
+func countsByAPI(ctx context.Context, api perceptorv1.MonitoringServiceClient, tenant string) ([]counts, error) {
+	list, q := []counts{}, &perceptorv1.ListTenantFiguresRequest{Tenant: tenant, PageSize: countedPerPage}
+	missing := map[int32]bool{}
+	for {
+		page, err := api.ListTenantFigures(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range page.Tenants {
+			for _, n := range t.Counts {
+				list = append(list, counts{
+					Tenant: t.Tenant, Type: n.Type.String(), Added: n.Added, Scheduled: n.Scheduled, Running: n.Running,
+					Completed: n.Completed, Cancelled: n.Cancelled, Failed: n.Failed, PurgedCompleted: n.GetPurgedByState().GetCompleted(),
+					PurgedCancelled: n.GetPurgedByState().GetCancelled(), PurgedFailed: n.GetPurgedByState().GetFailed(),
+					DeadRuns: n.DeadRuns, DeadRunsEver: n.DeadRunsEver,
+				})
+			}
+			for _, d := range t.MissingDatabases {
+				missing[d] = true
+			}
+		}
+		if q.PageToken = page.NextPageToken; q.PageToken == "" {
+			break
+		}
+	}
+	if len(missing) > 0 {
+		return list, &cli.Error{Code: cli.Unavailable, Err: fmt.Errorf("the numbers are too low: databases %v do not answer", slices.Sorted(maps.Keys(missing)))}
+	}
+	return list, nil
 }
 
 func countsOf(ctx context.Context, names *tenantNames, t *task.TypeCounts) counts {

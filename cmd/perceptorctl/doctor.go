@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,16 +19,29 @@ func (c *ctl) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Check every part of the installation", Args: cobra.NoArgs,
 		Long: "Check every part of the installation with the configuration of the programs, and print what is wrong.\n" +
-			"Nothing is changed. Parts that are not configured are skipped; the API is checked if its address is set.",
+			"Nothing is changed. Parts that are not configured are skipped: without postgres.servers only the API is checked. It is\n" +
+			"checked if its address is set, by --address, PERCEPTOR_ADDRESS or a context. One of both is needed.",
+		Example: "  perceptorctl doctor --config /etc/perceptor.yaml\n  perceptorctl doctor --address localhost:7070",
 	}
-	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+	cli.ConfigFlags(cmd, 0, func(cmd *cobra.Command, conf *config.Config) error {
 		if err := c.checkOutput(); err != nil {
 			return err
 		}
+		if err := c.useContext(cmd); err != nil {
+			return err
+		}
+		apiNamed := c.addressFrom != ""
+		if len(conf.Postgres.Servers) == 0 && !apiNamed {
+			return &cli.Error{Code: cli.Usage, Err: errors.New("there is nothing to check: neither postgres.servers nor the address of the API is set"),
+				Hint: "set --config or PERCEPTOR_CONFIG to the file of the programs, or --address, PERCEPTOR_ADDRESS or a context for the API alone"}
+		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 		defer cancel()
-		findings := app.Examine(ctx, conf)
-		if os.Getenv("PERCEPTOR_ADDRESS") != "" || cmd.Flags().Changed("address") {
+		findings := []app.Finding{}
+		if len(conf.Postgres.Servers) > 0 {
+			findings = app.Examine(ctx, conf)
+		}
+		if apiNamed {
 			findings = append(findings, c.examineAPI(ctx))
 		}
 		if err := c.showFindings(cmd, findings); err != nil {

@@ -3,8 +3,8 @@
 // are, and what is wrong.
 //
 // Commands about tenants, tokens, tasks and runs call the API; migrate, shard,
-// assign, epochs, counters, pack, database and doctor, and `token create --direct`, go to the servers themselves and need the
-// configuration of the programs.
+// epochs, pack, database and `token create --direct` go to the servers themselves and need the
+// configuration of the programs. counters and assign do so if there is one.
 package main
 
 import (
@@ -23,6 +23,8 @@ func main() { os.Exit(cli.Main(newCommand())) }
 // ctl is what the commands share: the flags of all of them.
 type ctl struct {
 	address, token, tokenFile string
+	// addressFrom says who chose the address; "": nobody, it is the default.
+	addressFrom string
 	// context is the name of a context, contextToken its token.
 	context, contextToken     string
 	inspect                   string

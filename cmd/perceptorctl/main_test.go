@@ -69,7 +69,7 @@ func runScripts(t *testing.T, at dev.Info, pattern string) {
 				t.Fatal(err)
 			}
 			s := &script{t: t, file: file, vars: map[string]string{
-				"ADDRESS": at.GRPC, "DSN": at.Postgres, "KAFKA": at.Kafka, "TOKEN": at.Token, "ADMIN": at.Admin, "TMP": t.TempDir(),
+				"ADDRESS": at.GRPC, "HTTP": at.HTTP, "DSN": at.Postgres, "KAFKA": at.Kafka, "TOKEN": at.Token, "ADMIN": at.Admin, "TMP": t.TempDir(),
 			}}
 			for i, line := range strings.Split(string(text), "\n") {
 				s.line = i + 1

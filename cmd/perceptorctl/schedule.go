@@ -177,5 +177,5 @@ func scheduleError(err error) error {
 	case "time zone":
 		return cli.Usagef("--tz: %q %s", broken.Value, broken.Rule)
 	}
-	return &cli.Error{Code: cli.Usage, Err: err, Hint: "docs/schedule.md has the grammar of each dialect"}
+	return &cli.Error{Code: cli.Usage, Err: err, Hint: "perceptorctl schedule next --help has an expression of each dialect"}
 }

@@ -34,13 +34,14 @@ func (c *ctl) taskAdd() *cobra.Command {
 				return err
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
-				added, err := perceptorv1.NewTaskServiceClient(conn).AddTask(ctx, &perceptorv1.AddTaskRequest{Task: t, RequestId: a.requestID, Upsert: a.upsert})
+				api := perceptorv1.NewTaskServiceClient(conn)
+				added, err := api.AddTask(ctx, &perceptorv1.AddTaskRequest{Task: t, RequestId: a.requestID, Upsert: a.upsert})
 				if err != nil {
 					return err
 				}
 				return c.show(cmd, added, func() *table {
-					t := &table{head: []string{"ID", "REPLAYED", "UPDATED"}}
-					t.add(fmt.Sprint(added.Id), fmt.Sprint(added.Replayed), fmt.Sprint(added.Updated))
+					t := &table{head: []string{"ID", "REPLAYED", "UPDATED", "NEXT"}}
+					t.add(fmt.Sprint(added.Id), fmt.Sprint(added.Replayed), fmt.Sprint(added.Updated), nextOf(ctx, api, added.Id))
 					return t
 				})
 			})
@@ -52,6 +53,19 @@ func (c *ctl) taskAdd() *cobra.Command {
 	f.StringVar(&a.task.IdempotencyKey, "key", "", "idempotency key of the task: adding it again with the same key adds nothing")
 	f.BoolVar(&a.upsert, "upsert", false, "replace the terms of the task that already has the key")
 	return cmd
+}
+
+// nextOf says when a task that was added fires next. The token may only be allowed to add, so what
+// cannot be read is not said.
+func nextOf(ctx context.Context, api perceptorv1.TaskServiceClient, id int64) string {
+	t, err := api.GetTask(ctx, &perceptorv1.GetTaskRequest{Id: id})
+	switch {
+	case err != nil:
+		return "-"
+	case t.State != perceptorv1.Task_SCHEDULED || t.Paused:
+		return stateCell(t)
+	}
+	return timeCell(t.ScheduledTime)
 }
 
 func readTask(stdin io.Reader, file string) (*perceptorv1.Task, error) {

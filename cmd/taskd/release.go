@@ -18,7 +18,7 @@ func newDevCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			return &cli.Error{
 				Code: cli.Usage, Err: errors.New("this build has no development installation"),
-				Hint: "build without -tags release: go run ./cmd/taskd dev",
+				Hint: "it is in programs that are built from the source without -tags release",
 			}
 		},
 	}

@@ -38,7 +38,7 @@ func loadConfig(cmd *cobra.Command, file string, needs config.Need, show bool) (
 	}
 	loaded, err := config.Load(config.Sources{File: file, Flags: cmd.Flags()})
 	if err != nil {
-		return nil, &Error{Code: Usage, Err: err, Hint: "docs/configuration.md lists all keys; --print-config shows the origin of each value"}
+		return nil, &Error{Code: Usage, Err: err, Hint: "--help lists all keys as flags, with their defaults; --print-config shows the origin of each value"}
 	}
 	if show {
 		if err := loaded.Print(cmd.OutOrStdout()); err != nil {
