@@ -187,13 +187,13 @@ func moveError(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &refused):
-		return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("the move cannot begin: %w", err), Hint: "nothing was changed; docs/moving-a-database.md says what both servers need"}
+		return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("the move cannot begin: %w", err), Hint: `nothing was changed; the page "Moving a database" says what both servers need`}
 	case errors.Is(err, move.ErrNone):
 		return &cli.Error{Code: cli.NotFound, Err: err}
 	case errors.Is(err, move.ErrOther), errors.Is(err, move.ErrElsewhere), errors.Is(err, move.ErrThere), errors.Is(err, move.ErrDecided):
 		return &cli.Error{Code: cli.Conflict, Err: err}
 	case errors.Is(err, move.ErrDiffer):
-		return &cli.Error{Code: cli.Failure, Err: err, Hint: "keep the old schema; docs/moving-a-database.md says how to compare"}
+		return &cli.Error{Code: cli.Failure, Err: err, Hint: `keep the old schema; the page "Moving a database" says how to compare`}
 	}
 	var known *cli.Error
 	if errors.As(err, &known) {
