@@ -27,6 +27,9 @@ const (
 	// BulkBackfill makes the instants of a past range fire again, for recurring tasks; see
 	// BackfillFrom. It counts runs.
 	BulkBackfill BulkAction = 9
+	// BulkRecompute moves tasks to instants that a change of a calendar has opened. Only the
+	// change creates it.
+	BulkRecompute BulkAction = 10
 )
 
 // String returns the name of the action in the API, such as "PAUSE".

@@ -28,6 +28,9 @@ type Bulk interface {
 	AbortBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error)
 	PauseBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error)
 	ResumeBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error)
+	// RecomputeCalendar creates the operation that moves tasks to the instants that a change of
+	// a calendar opens. The change is stored after that.
+	RecomputeCalendar(ctx context.Context, tenant int32, name string, changed []task.Range, creator string) error
 }
 
 // bulkService implements the API's BulkService.
@@ -67,7 +70,7 @@ func (s *bulkService) CreateBulkOperation(ctx context.Context, r *perceptorv1.Cr
 // bulkTerms reads the terms of an operation.
 func (r *reader) bulkTerms(o *perceptorv1.BulkOperation) task.BulkTerms {
 	action := task.BulkAction(o.Action)
-	if _, known := perceptorv1.BulkOperation_Action_name[int32(o.Action)]; !known || o.Action == 0 || action == task.BulkRollbackImport {
+	if _, known := perceptorv1.BulkOperation_Action_name[int32(o.Action)]; !known || o.Action == 0 || action == task.BulkRollbackImport || action == task.BulkRecompute {
 		r.fault("action", "%d is not one of PAUSE, RESUME, CANCEL, RESCHEDULE, REPLAY, PURGE_DEAD, PURGE_FINISHED, BACKFILL", int32(o.Action))
 	}
 	if o.MaxRate < 0 || o.MaxRate > task.MaxBulkRate {
@@ -229,7 +232,7 @@ func bulkReply(o *task.BulkOperation, parts bool) *perceptorv1.BulkOperation {
 		Id: o.ID, Action: perceptorv1.BulkOperation_Action(o.Action), DryRun: o.Terms.DryRun, MaxRate: o.Terms.MaxRate,
 		State: perceptorv1.BulkOperation_State(o.State), Matched: sum.Matched, Done: sum.Done, Failed: sum.Failed,
 		FinishedParts: int32(finished), CreateTime: timestamp(o.CreatedAt), FinishTime: timestamp(finishedAt),
-		Creator: o.Terms.Creator, ImportId: o.Terms.Import,
+		Creator: o.Terms.Creator, ImportId: o.Terms.Import, Calendar: o.Terms.Calendar,
 	}
 	if o.Action.OfDead() {
 		out.DeadFilter = deadFilterReply(&o.Terms.Dead)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -84,6 +85,7 @@ type calendarService struct {
 	perceptorv1.UnimplementedCalendarServiceServer
 	// store may be nil: no call succeeds.
 	store Calendars
+	bulk  Bulk
 	now   func(ctx context.Context) (task.Instant, error)
 }
 
@@ -119,10 +121,38 @@ func (s *calendarService) UpdateCalendar(ctx context.Context, r *perceptorv1.Upd
 	if err != nil {
 		return nil, err
 	}
+	if err := s.recompute(ctx, c, r.Version); err != nil {
+		return nil, err
+	}
 	if err := s.store.Replace(ctx, tenantOf(ctx).ID, c, r.Version); err != nil {
 		return nil, err
 	}
 	return calendarReply(c), nil
+}
+
+// recompute creates the operation that moves tasks to the instants that the new content of a
+// calendar opens, if it may open some. It is created first, because a repeated call finds nothing
+// that has changed. A tenant that has too many operations can change its calendars without it:
+// the tasks find the instants after their next runs.
+func (s *calendarService) recompute(ctx context.Context, c *task.DayCalendar, ifVersion int32) error {
+	tenant := tenantOf(ctx).ID
+	old, err := s.store.Get(ctx, tenant, c.Name)
+	if err != nil {
+		return err
+	}
+	now, err := s.now(ctx)
+	if err != nil {
+		return err
+	}
+	changed := task.ChangedRanges(old.Ranges, c.Ranges, now)
+	if len(changed) == 0 || ifVersion != 0 && ifVersion != old.Version {
+		return nil
+	}
+	err = s.bulk.RecomputeCalendar(ctx, tenant, c.Name, changed, identityOf(ctx).TokenID)
+	if e := new(task.Error); errors.As(err, &e) && e.Reason == task.ReasonTooManyOperations {
+		return nil
+	}
+	return err
 }
 
 func (s *calendarService) GetCalendar(ctx context.Context, r *perceptorv1.GetCalendarRequest) (*perceptorv1.Calendar, error) {

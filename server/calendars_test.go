@@ -139,6 +139,36 @@ func TestACalendarIsTheSumOfItsContents(t *testing.T) {
 	}
 }
 
+// TestAChangeOfACalendarMovesTasks checks that the operation has what has changed, that a repeated
+// call creates none, and that a change is stored without one if there are too many.
+func TestAChangeOfACalendarMovesTasks(t *testing.T) {
+	b := withCalendars(t)
+	days := func(days ...string) *perceptorv1.Calendar { return &perceptorv1.Calendar{Name: "closed", Days: days} }
+	var got perceptorv1.Calendar
+	if a := b.overHTTP("acme-secret", createCalendar, &perceptorv1.CreateCalendarRequest{Calendar: days("2198-12-25", "2198-12-26")}, &got); a.http != http.StatusOK {
+		t.Fatal(a.message)
+	}
+	for _, c := range []struct {
+		days    []string
+		full    bool
+		calls   int
+		changed string
+	}{
+		{[]string{"2198-12-25"}, false, 1, "2198-12-26"},
+		{[]string{"2198-12-25"}, false, 1, "2198-12-26"},
+		{[]string{"2198-12-24", "2198-12-25", "2001-01-01"}, false, 2, "2198-12-24"},
+		{[]string{"2198-12-24"}, true, 2, "2198-12-24"},
+	} {
+		b.bulk.full = c.full
+		if a := b.overHTTP("acme-secret", updateCalendar, &perceptorv1.UpdateCalendarRequest{Name: "closed", Calendar: days(c.days...)}, &got); a.http != http.StatusOK {
+			t.Fatal(a.message)
+		}
+		if len(b.bulk.calls) != c.calls || len(b.bulk.changed) != 1 || b.bulk.changed[0].From.Time().Format(time.DateOnly) != c.changed {
+			t.Errorf("%v: %v of %v", c.days, b.bulk.calls, b.bulk.changed)
+		}
+	}
+}
+
 func utc(text string) *timestamppb.Timestamp {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {

@@ -541,6 +541,17 @@ type fakeBulk struct {
 	action task.BulkAction
 	terms  task.BulkTerms
 	calls  []string
+	// changed is what was recomputed, and full says that no further operation is allowed.
+	changed []task.Range
+	full    bool
+}
+
+func (f *fakeBulk) RecomputeCalendar(_ context.Context, _ int32, name string, changed []task.Range, _ string) error {
+	if f.full {
+		return task.Errorf(task.ReasonTooManyOperations, "no")
+	}
+	f.calls, f.changed = append(f.calls, "recompute "+name), changed
+	return nil
 }
 
 func (f *fakeBulk) CreateBulk(_ context.Context, tenant int32, action task.BulkAction, terms task.BulkTerms, _ string, _ []byte) (*task.BulkOperation, error) {

@@ -164,7 +164,7 @@ func New(c Config, d Deps) (*Server, error) {
 		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead, quotas: s.quotas}),
 		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),
 		s.registerImports(g, &d, adds),
-		g.register(s.grpc, &perceptorv1.CalendarService_ServiceDesc, &calendarService{store: d.Calendars, now: d.Tasks.Now}),
+		g.register(s.grpc, &perceptorv1.CalendarService_ServiceDesc, &calendarService{store: d.Calendars, bulk: d.Bulk, now: d.Tasks.Now}),
 		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, settings: changes, quotas: s.quotas, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.ClockService_ServiceDesc, &clockService{clock: d.Clock, log: c.Log}),

@@ -21,7 +21,10 @@ const (
 	// BulkRollbackImport removes the tasks of an import that have not fired.
 	BulkRollbackImport BulkAction = 8
 	// BulkBackfill adds tasks that make the instants of a past range fire. It counts runs.
-	BulkBackfill     BulkAction = 9
+	BulkBackfill BulkAction = 9
+	// BulkRecompute moves the tasks that name a calendar to instants that a change of it has
+	// opened.
+	BulkRecompute    BulkAction = 10
 	BulkDeleteTenant BulkAction = 20 // everything that belongs to the tenant
 )
 
@@ -46,6 +49,8 @@ func (a BulkAction) String() string {
 		return "ROLLBACK_IMPORT"
 	case BulkBackfill:
 		return "BACKFILL"
+	case BulkRecompute:
+		return "RECOMPUTE"
 	case BulkDeleteTenant:
 		return "DELETE_TENANT"
 	}
@@ -54,7 +59,7 @@ func (a BulkAction) String() string {
 
 // OfTasks reports whether the action selects unfinished tasks.
 func (a BulkAction) OfTasks() bool {
-	return a >= BulkPause && a <= BulkReschedule || a == BulkRollbackImport || a == BulkBackfill
+	return a >= BulkPause && a <= BulkReschedule || a >= BulkRollbackImport && a <= BulkRecompute
 }
 
 // OfDead reports whether the action changes dead runs.
@@ -89,6 +94,10 @@ type BulkTerms struct {
 	BackfillFrom  Instant `json:",omitempty"`
 	BackfillUntil Instant `json:",omitempty"`
 	OneAtATime    bool    `json:",omitempty"`
+	// Calendar is the calendar that BulkRecompute is about, and Changed is where its content
+	// has changed.
+	Calendar string  `json:",omitempty"`
+	Changed  []Range `json:",omitempty"`
 	// Creator says who created the operation, as [AuditEvent.Actor] does.
 	Creator string `json:",omitempty"`
 }

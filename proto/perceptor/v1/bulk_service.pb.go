@@ -52,21 +52,25 @@ const (
 	// range, and with backfill_of. The task itself is not changed. matched,
 	// done and failed count runs.
 	BulkOperation_BACKFILL BulkOperation_Action = 9
+	// Moves the tasks that name a calendar to instants that a change of it has
+	// opened. Not allowed in a request: UpdateCalendar creates it.
+	BulkOperation_RECOMPUTE BulkOperation_Action = 10
 )
 
 // Enum value maps for BulkOperation_Action.
 var (
 	BulkOperation_Action_name = map[int32]string{
-		0: "ACTION_UNSPECIFIED",
-		1: "PAUSE",
-		2: "RESUME",
-		3: "CANCEL",
-		4: "RESCHEDULE",
-		5: "REPLAY",
-		6: "PURGE_DEAD",
-		7: "PURGE_FINISHED",
-		8: "ROLLBACK_IMPORT",
-		9: "BACKFILL",
+		0:  "ACTION_UNSPECIFIED",
+		1:  "PAUSE",
+		2:  "RESUME",
+		3:  "CANCEL",
+		4:  "RESCHEDULE",
+		5:  "REPLAY",
+		6:  "PURGE_DEAD",
+		7:  "PURGE_FINISHED",
+		8:  "ROLLBACK_IMPORT",
+		9:  "BACKFILL",
+		10: "RECOMPUTE",
 	}
 	BulkOperation_Action_value = map[string]int32{
 		"ACTION_UNSPECIFIED": 0,
@@ -79,6 +83,7 @@ var (
 		"PURGE_FINISHED":     7,
 		"ROLLBACK_IMPORT":    8,
 		"BACKFILL":           9,
+		"RECOMPUTE":          10,
 	}
 )
 
@@ -353,7 +358,9 @@ type BulkOperation struct {
 	// Who created it: the id of a token, or the subject of another credential.
 	Creator string `protobuf:"bytes,18,opt,name=creator,proto3" json:"creator,omitempty"`
 	// For ROLLBACK_IMPORT: the import.
-	ImportId      int64 `protobuf:"varint,19,opt,name=import_id,json=importId,proto3" json:"import_id,omitempty"`
+	ImportId int64 `protobuf:"varint,19,opt,name=import_id,json=importId,proto3" json:"import_id,omitempty"`
+	// For RECOMPUTE: the calendar.
+	Calendar      string `protobuf:"bytes,23,opt,name=calendar,proto3" json:"calendar,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -533,6 +540,13 @@ func (x *BulkOperation) GetImportId() int64 {
 		return x.ImportId
 	}
 	return 0
+}
+
+func (x *BulkOperation) GetCalendar() string {
+	if x != nil {
+		return x.Calendar
+	}
+	return ""
 }
 
 // Request of CreateBulkOperation.
@@ -1015,7 +1029,7 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"\atask_id\x18\t \x01(\x03B\x03\xe0A\x01R\x06taskId\x12$\n" +
 	"\vbackfill_id\x18\n" +
 	" \x01(\x03B\x03\xe0A\x01R\n" +
-	"backfillId\"\xb3\f\n" +
+	"backfillId\"\xe3\f\n" +
 	"\rBulkOperation\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x03R\x02id\x12?\n" +
 	"\x06action\x18\x02 \x01(\x0e2\".perceptor.v1.BulkOperation.ActionB\x03\xe0A\x02R\x06action\x125\n" +
@@ -1042,7 +1056,8 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"\vfinish_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
 	"finishTime\x12\x1d\n" +
 	"\acreator\x18\x12 \x01(\tB\x03\xe0A\x03R\acreator\x12 \n" +
-	"\timport_id\x18\x13 \x01(\x03B\x03\xe0A\x03R\bimportId\x1a\xaf\x02\n" +
+	"\timport_id\x18\x13 \x01(\x03B\x03\xe0A\x03R\bimportId\x12\x1f\n" +
+	"\bcalendar\x18\x17 \x01(\tB\x03\xe0A\x03R\bcalendar\x1a\xaf\x02\n" +
 	"\x04Part\x12\x1a\n" +
 	"\bdatabase\x18\x01 \x01(\x05R\bdatabase\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.perceptor.v1.BulkOperation.StateR\x05state\x12\x18\n" +
@@ -1053,7 +1068,7 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"start_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12;\n" +
 	"\vfinish_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"finishTime\x12\x14\n" +
-	"\x05error\x18\b \x01(\tR\x05error\"\xa6\x01\n" +
+	"\x05error\x18\b \x01(\tR\x05error\"\xb5\x01\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05PAUSE\x10\x01\x12\n" +
@@ -1069,7 +1084,9 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"PURGE_DEAD\x10\x06\x12\x12\n" +
 	"\x0ePURGE_FINISHED\x10\a\x12\x13\n" +
 	"\x0fROLLBACK_IMPORT\x10\b\x12\f\n" +
-	"\bBACKFILL\x10\t\"N\n" +
+	"\bBACKFILL\x10\t\x12\r\n" +
+	"\tRECOMPUTE\x10\n" +
+	"\"N\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aRUNNING\x10\x01\x12\n" +

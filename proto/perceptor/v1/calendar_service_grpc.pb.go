@@ -41,8 +41,8 @@ type CalendarServiceClient interface {
 	// Lists the calendars by name, without their ranges.
 	ListCalendars(ctx context.Context, in *ListCalendarsRequest, opts ...grpc.CallOption) (*ListCalendarsResponse, error)
 	// Replaces the content of a calendar. Within 10 s no instant fires that it
-	// closes. An instant that it opens is found when the next run of a task is
-	// computed.
+	// closes. Tasks move to instants that it opens by a bulk operation, RECOMPUTE,
+	// which begins after 15 s.
 	UpdateCalendar(ctx context.Context, in *UpdateCalendarRequest, opts ...grpc.CallOption) (*Calendar, error)
 	// Deletes a calendar. No run of the tasks that name it is claimed until there
 	// is a calendar with its name again, or the tasks are edited.
@@ -122,8 +122,8 @@ type CalendarServiceServer interface {
 	// Lists the calendars by name, without their ranges.
 	ListCalendars(context.Context, *ListCalendarsRequest) (*ListCalendarsResponse, error)
 	// Replaces the content of a calendar. Within 10 s no instant fires that it
-	// closes. An instant that it opens is found when the next run of a task is
-	// computed.
+	// closes. Tasks move to instants that it opens by a bulk operation, RECOMPUTE,
+	// which begins after 15 s.
 	UpdateCalendar(context.Context, *UpdateCalendarRequest) (*Calendar, error)
 	// Deletes a calendar. No run of the tasks that name it is claimed until there
 	// is a calendar with its name again, or the tasks are edited.

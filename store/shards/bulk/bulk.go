@@ -31,6 +31,7 @@
 //	tenant.go  the deletion of a tenant
 //	rollback.go  the removal of the tasks of an import
 //	backfill.go  tasks that make past instants fire
+//	recompute.go  instants that a change of a calendar opens
 package bulk
 
 import (

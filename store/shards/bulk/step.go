@@ -67,6 +67,9 @@ type bulkStep struct {
 	// Of a backfill: the numbers for the tasks that the step adds, and how many it has added.
 	drawn kernel.Numbers
 	added int
+
+	// now is the clock of the database when a step of a recomputation began.
+	now task.Instant
 }
 
 // errBusy means that another transaction has locked a row or a pack. The step is repeated
@@ -168,6 +171,8 @@ func (b *bulkStep) do(ctx context.Context) (lost bool, err error) {
 		return b.tx(ctx, func(pgx.Tx, task.Instant) error { return nil })
 	case a == task.BulkRollbackImport:
 		return b.rollback(ctx)
+	case a == task.BulkRecompute:
+		return b.recompute(ctx)
 	case a.OfTasks():
 		return b.tasks(ctx)
 	case a.OfDead():

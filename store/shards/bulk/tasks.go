@@ -181,7 +181,14 @@ func (b *bulkStep) wants(k *task.Machine) bool {
 	if b.row.Action == task.BulkRollbackImport {
 		return t.Tenant == b.row.Tenant && b.wantsImported(t)
 	}
-	if t.Tenant != b.row.Tenant || t.CreatedAt > b.row.created || !b.terms.Filter.Matches(t) {
+	if t.Tenant != b.row.Tenant || !b.terms.Filter.Matches(t) {
+		return false
+	}
+	if b.row.Action == task.BulkRecompute { // the change is stored after the operation
+		_, ok := b.opened(t)
+		return ok
+	}
+	if t.CreatedAt > b.row.created {
 		return false
 	}
 	switch b.row.Action {
@@ -214,6 +221,10 @@ func (b *bulkStep) apply(k *task.Machine, now task.Instant) bool {
 		}
 		k.Task.Retention = 0
 		k.Cancel()
+	case task.BulkRecompute:
+		if at, ok := b.opened(k.Task); ok {
+			k.TakeOpened(at, now)
+		}
 	case task.BulkReschedule:
 		next := b.terms.NextAt
 		if next == 0 {

@@ -1,0 +1,50 @@
+package bulk
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/task"
+)
+
+// # Instants that a change of a calendar opens
+//
+// The change of a calendar creates an operation, before it is stored. In each database it moves
+// the tasks that name the calendar to the instants that the change has opened. It begins when all
+// processes know the change: one that does not would move the tasks away again when it claims
+// them. An operation for a change that was not stored in the end finds nothing to move.
+
+// recomputeAfter is when the operation begins. A process compares what it knows every 5 s.
+const recomputeAfter = 15 * time.Second
+
+// RecomputeCalendar creates the operation for a change of a calendar.
+func (ops *Operations) RecomputeCalendar(ctx context.Context, tenant int32, name string, changed []task.Range, creator string) error {
+	_, err := ops.CreateBulk(ctx, tenant, task.BulkRecompute, task.BulkTerms{Calendar: name, Changed: changed, Creator: creator}, "", []byte{1})
+	return err
+}
+
+// recompute executes a step of such an operation.
+func (b *bulkStep) recompute(ctx context.Context) (lost bool, err error) {
+	if err := sql.Now.QueryRow(ctx, b.s.db.Pool(b.d)).Scan(&b.now); err != nil {
+		return false, err
+	}
+	if begin := b.row.created.Add(recomputeAfter); b.now < begin {
+		return false, &overQuota{"waits until all processes know the calendar", begin.Sub(b.now)}
+	}
+	return b.tasks(ctx)
+}
+
+// opened returns the instant to which a task is moved, and false if it keeps its own.
+func (b *bulkStep) opened(r *task.Row) (task.Instant, bool) {
+	if !slices.Contains(r.Exclude, b.terms.Calendar) && !slices.Contains(r.Only, b.terms.Calendar) {
+		return 0, false
+	}
+	b.s.machines.SetCalendar(r)
+	if r.Unknown.Reading {
+		b.failed = errors.Join(b.failed, errBusy) // the calendar is soon known; the step is repeated
+	}
+	return r.Opened(b.terms.Changed, b.now)
+}
