@@ -22,8 +22,8 @@ import (
 const root = ".."
 
 // TestTheTutorialsDoWhatTheySay runs the commands of each tutorial and compares what they
-// print. A block of "sh" is run to its end and must succeed, one of "sh background" runs until the
-// end of the page. A block of "text" has lines, or parts of lines, that the command before it prints, in this
+// print. A block of "sh" is run to its end and must succeed, one of "sh again" until it prints
+// what follows, and one of "sh background" runs until the end of the page. A block of "text" has lines, or parts of lines, that the command before it prints, in this
 // order, and one of "text background" those of the background; other numbers are as good. Blocks of "shell" are not run: the
 // test has an installation and perceptorctl already.
 func TestTheTutorialsDoWhatTheySay(t *testing.T) {
@@ -76,7 +76,7 @@ func startReader(t *testing.T) *reader {
 	})
 	select {
 	case at := <-ready:
-		return &reader{append(os.Environ(), "PERCEPTOR_ADDRESS="+at.GRPC, "PERCEPTOR_TOKEN="+at.Token, "SHOP_DSN="+at.Postgres, "PATH="+bin+":"+os.Getenv("PATH"))}
+		return &reader{[]string{"PERCEPTOR_ADDRESS=" + at.GRPC, "PERCEPTOR_TOKEN=" + at.Token, "SHOP_DSN=" + at.Postgres, "PATH=" + bin + ":" + os.Getenv("PATH")}}
 	case err := <-done:
 		done <- nil
 		t.Fatal(err)
@@ -93,6 +93,9 @@ func (r *reader) orders(t *testing.T) {
 	}
 }
 
+// compiling is the time that a command has to print something, since go run compiles.
+const compiling = 3 * time.Minute
+
 // follow does what a page says and returns the number of commands.
 func (r *reader) follow(t *testing.T, p *pages.Page) (ran int) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -104,12 +107,16 @@ func (r *reader) follow(t *testing.T, p *pages.Page) (ran int) {
 			_ = cmd.Wait() // it was stopped
 		}
 	}()
-	var printed string
+	printed, wait := background.String, time.Duration(0)
 	for _, b := range p.Blocks {
 		switch b.Info {
 		case "sh":
 			ran++
-			printed = r.run(t, p.Path, b)
+			once := r.run(t, p.Path, b)
+			printed, wait = func() string { return once }, 0
+		case "sh again":
+			ran++
+			printed, wait = func() string { return r.run(t, p.Path, b) }, time.Minute
 		case "sh background":
 			ran++
 			cmd := r.command(ctx, b.Text)
@@ -117,13 +124,12 @@ func (r *reader) follow(t *testing.T, p *pages.Page) (ran int) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			running, printed = append(running, cmd), ""
-		case "text", "text background":
-			if b.Info == "text" && printed != "" {
-				compare(t, p.Path, b, func() string { return printed }, 0)
-			} else {
-				compare(t, p.Path, b, background.String, 3*time.Minute) // go run compiles
-			}
+			running = append(running, cmd)
+			printed, wait = background.String, compiling
+		case "text":
+			compare(t, p.Path, b, printed, wait)
+		case "text background":
+			compare(t, p.Path, b, background.String, compiling)
 		}
 	}
 	return ran
@@ -131,7 +137,7 @@ func (r *reader) follow(t *testing.T, p *pages.Page) (ran int) {
 
 // run runs the commands of a block to their end and returns what they print.
 func (r *reader) run(t *testing.T, page string, b pages.Block) string {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), compiling)
 	defer cancel()
 	cmd := r.command(ctx, "set -e\n"+b.Text)
 	out, err := cmd.CombinedOutput()
@@ -142,9 +148,7 @@ func (r *reader) run(t *testing.T, page string, b pages.Block) string {
 }
 
 func (r *reader) command(ctx context.Context, script string) *exec.Cmd {
-	cmd := pages.Shell(ctx, root, script)
-	cmd.Env = r.environ
-	return cmd
+	return pages.Shell(ctx, root, script, r.environ...)
 }
 
 // compare waits until the output has the lines of a block.
