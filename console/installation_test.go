@@ -38,7 +38,7 @@ func newInstallation(t *testing.T) *installation {
 	}
 	c := &loaded.Config
 	c.Postgres.Servers = []config.Server{{DSN: storetest.DSN(t)}}
-	c.Postgres.MaxConnections = 3
+	c.Postgres.MaxConnections, c.Postgres.ServerConnections = 3, 48
 	c.Kafka.Brokers, c.Kafka.Partitions, c.Kafka.TopicPrefix = []string{testenv.Kafka(t).Addr()}, 2, testenv.TopicPrefix(t)
 	c.ZooKeeper.Servers, c.ZooKeeper.Root = []string{testenv.ZooKeeper(t).Addr()}, testenv.Root(t)
 	c.Taskd.Grace, c.Dispatcher.Grace = time.Second, 20*time.Second

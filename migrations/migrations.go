@@ -41,6 +41,7 @@ var (
 	serverVersion = statements.Get("ServerVersion")
 	schemaForm    = statements.Get("SchemaForm")
 	schemaVersion = statements.Get("SchemaVersion")
+	setSession    = statements.Get("SetSession")
 )
 
 // versionTable lists the versions that a schema has.
@@ -71,7 +72,8 @@ func Up(ctx context.Context, config *pgx.ConnConfig, schema string) ([]Step, err
 	if err := checkServer(ctx, db); err != nil {
 		return nil, err
 	}
-	if _, err := version(ctx, db, schema); err != nil {
+	ask := func(query string, into ...any) error { return db.QueryRowContext(ctx, query).Scan(into...) }
+	if _, err := version(schema, ask); err != nil {
 		return nil, err
 	}
 	if err := createSchema(ctx, db, schema); err != nil {
@@ -129,17 +131,27 @@ func fingerprint(files fs.FS) string {
 	return hex.EncodeToString(digest.Sum(nil)[:8])
 }
 
-// Version returns the version that the schema has; 0 when it has none. A schema
-// that matches [ErrOutdated] is an error.
+// A Querier asks one question.
+type Querier interface {
+	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
+}
+
+// VersionIn returns the version that the schema has; 0 when it has none. The search_path of the
+// querier must be the schema. A schema that matches [ErrOutdated] is an error.
+func VersionIn(ctx context.Context, q Querier, schema string) (int64, error) {
+	return version(schema, func(query string, into ...any) error { return q.QueryRow(ctx, query).Scan(into...) })
+}
+
+// Version is [VersionIn] with a connection of its own.
 func Version(ctx context.Context, config *pgx.ConnConfig, schema string) (int64, error) {
 	db := open(config, schema)
 	defer db.Close()
-	return version(ctx, db, schema)
+	return version(schema, func(query string, into ...any) error { return db.QueryRowContext(ctx, query).Scan(into...) })
 }
 
-func version(ctx context.Context, db *sql.DB, schema string) (v int64, err error) {
+func version(schema string, ask func(query string, into ...any) error) (v int64, err error) {
 	var versioned, used bool
-	if err := db.QueryRowContext(ctx, schemaForm.Text()).Scan(&versioned, &used); err != nil {
+	if err := ask(schemaForm.Text(), &versioned, &used); err != nil {
 		return 0, fmt.Errorf("read form of %s: %w", schema, err)
 	}
 	switch {
@@ -149,17 +161,18 @@ func version(ctx context.Context, db *sql.DB, schema string) (v int64, err error
 		return 0, fmt.Errorf("schema %s: %w: use an empty database, or drop this schema if its tasks are not needed, and then run perceptorctl migrate up",
 			schema, ErrOutdated)
 	}
-	if err := db.QueryRowContext(ctx, schemaVersion.Text()).Scan(&v); err != nil {
+	if err := ask(schemaVersion.Text(), &v); err != nil {
 		return 0, fmt.Errorf("read version of %s: %w", schema, err)
 	}
 	return v, nil
 }
 
 func open(config *pgx.ConnConfig, schema string) *sql.DB {
-	c := config.Copy()
-	c.RuntimeParams["search_path"] = schema
-	c.RuntimeParams["statement_timeout"] = "300s"
-	db := stdlib.OpenDB(*c)
+	// A pooler may refuse these parameters at the start of a connection.
+	db := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, setSession.Text(), schema)
+		return err
+	}))
 	db.SetMaxOpenConns(2)
 	return db
 }

@@ -71,8 +71,10 @@ func TestVersionsAreWrittenDownInOneTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	conn := connect(t, config)
+	exec(t, conn, "SET search_path = perceptor_03")
 	for round := range 2 {
-		v, err := migrations.Version(t.Context(), config, "perceptor_03")
+		v, err := migrations.VersionIn(t.Context(), conn, "perceptor_03")
 		if want := int64(round) * migrations.Latest(); v != want || err != nil {
 			t.Fatalf("version %d, %v; want %d", v, err, want)
 		}

@@ -11,3 +11,7 @@ SELECT to_regclass('schema_version') IS NOT NULL,
 
 -- name: SchemaVersion()
 SELECT coalesce(max(version_id), 0) FROM schema_version WHERE is_applied;
+
+-- name: SetSession(schema text)
+-- Makes a session work in a schema, with time for the slowest step.
+SELECT set_config('search_path', @schema, false), set_config('statement_timeout', '300s', false);

@@ -129,13 +129,18 @@ func (f *follower) ask(d int) {
 	p := f.c.placed[d]
 	ctx, cancel := context.WithTimeout(f.over, placesTimeout)
 	config := p.copyConfig()
-	config.RuntimeParams["search_path"], config.RuntimeParams["application_name"] = SchemaName(d), f.c.application
+	config.RuntimeParams["application_name"] = f.c.application
 	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		cancel()
+		return
+	}
+	defer conn.Close(context.WithoutCancel(f.over)) //nolint:errcheck // nothing depends on it
+	err = settle(ctx, conn, []string{"search_path"}, []string{SchemaName(d)})
 	cancel()
 	if err != nil {
 		return
 	}
-	defer conn.Close(context.WithoutCancel(f.over)) //nolint:errcheck // nothing depends on it
 	for f.over.Err() == nil {
 		ctx, cancel := context.WithTimeout(f.over, placesTimeout)
 		c, err := place.Read(ctx, conn)

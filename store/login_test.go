@@ -121,7 +121,7 @@ func (r *rotation) await(what string, holds func() bool) {
 // sessions counts the sessions of the cluster that a condition selects.
 func (r *rotation) sessions(condition string) (n int) {
 	r.Helper()
-	if err := r.admin.QueryRow(r.Context(), "SELECT count(*) FROM pg_stat_activity WHERE application_name = left($1, 63) AND "+condition, r.Name()).Scan(&n); err != nil {
+	if err := r.admin.QueryRow(r.Context(), "SELECT count(*) FROM pg_stat_activity WHERE starts_with(application_name, left($1, 50)) AND "+condition, r.Name()).Scan(&n); err != nil {
 		r.Fatal(err)
 	}
 	return n

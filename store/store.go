@@ -26,6 +26,13 @@
 // older connections are replaced; see [Server].Read and package renewal. Connections that were taken out of a
 // pool for good are not. Another host, port or database in a connection string needs a restart.
 //
+// # Connections
+//
+// A process opens no more connections to a server than its budget, over the databases of the
+// server (see the type budget). By default that is its share of what the server admits, which
+// follows from the server's settings and the processes that have sessions there ([Cluster.Fit]).
+// Whoever needs a connection waits for one, up to a limit.
+//
 // # Fail-over and restore
 //
 // Package identity checks each new connection. A database that is not the one that this
@@ -59,11 +66,17 @@ import (
 type Config struct {
 	// Servers are the 1 to 16 servers that hold the databases.
 	Servers []Server
-	// Application is the application_name of the sessions. Defaults to
-	// perceptor.
+	// Application is the application_name of the sessions, followed by a dot and a name of the
+	// process. Defaults to perceptor.
 	Application string
 	// MaxConns bounds the connections to one database. Defaults to 4.
 	MaxConns int
+	// ServerConns bounds the connections to one server, over its databases. The default is no
+	// other bound than MaxConns for each of them.
+	ServerConns int
+	// FitServers makes [Cluster.Fit] set that bound by what the server admits. Until its first
+	// call it is [FirstConns].
+	FitServers bool
 	// StatementTimeout is the longest time a statement may run. Defaults to 5 s.
 	StatementTimeout time.Duration
 	// LockTimeout is the longest time a statement may wait for a lock. Defaults
@@ -116,6 +129,9 @@ type Cluster struct {
 	logins  []*login // by server in the configuration
 	// storage has the configured sizes of disks, by server (host:port). Open sets it.
 	storage map[string]int64
+	// budgets are by server. fit makes Fit change them.
+	budgets *budgets
+	fit     bool
 	onStall func(address string, stalled bool)
 
 	mu         sync.Mutex
@@ -134,7 +150,10 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{timeout: cfg.StatementTimeout, place: servers, application: cfg.Application, storage: map[string]int64{}}
+	c := &Cluster{
+		timeout: cfg.StatementTimeout, place: servers, application: cfg.Application,
+		budgets: newBudgets(cfg.ServerConns), fit: cfg.FitServers, storage: map[string]int64{},
+	}
 	c.follower = newFollower(c)
 	if err := c.newLogins(cfg); err != nil {
 		return nil, err
@@ -157,12 +176,14 @@ func (c *Cluster) openDatabase(ctx context.Context, d int, cfg Config) error {
 	}
 	p := newPlaced(d, c.logins[c.place[d]], c.logins, cfg.ReadOnly)
 	c.storage[p.address.Load().Server()] = cfg.Servers[c.place[d]].Storage
+	part := &pooled{most: cfg.MaxConns, used: time.Now()}
 	p.moved = func() {
 		c.pools[d].Reset()
 		c.watchServer(d)
+		c.budgets.move(part, c.ServerAddress(d))
 	}
 	c.placed[d] = p
-	configure(pc, cfg, d)
+	configure(pc, cfg)
 	pc.BeforeConnect = func(ctx context.Context, conn *pgx.ConnConfig) error {
 		if !cfg.ReadOnly {
 			c.follower.start()
@@ -177,15 +198,18 @@ func (c *Cluster) openDatabase(ctx context.Context, d int, cfg Config) error {
 		}
 		return failed(conn, e)
 	}
-	c.guard(pc, d, cfg.ReadOnly)
+	c.guard(pc, d, cfg)
 	c.watchServer(d)
+	pc.ConnConfig.Tracer = gate{part}
 	if len(cfg.Servers) > 1 { // with one server there is nobody to protect from it: calls wait
-		pc.ConnConfig.Tracer = tracer{c, d}
+		pc.ConnConfig.Tracer = watchedGate{tracer{c, d}, gate{part}}
 		pc.BeforeClose = func(conn *pgx.Conn) { watchOf(conn, c.watch(d)).end(conn) }
 	}
 	if c.pools[d], err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return fmt.Errorf("open database %d: %w", d, err)
 	}
+	part.pool = c.pools[d]
+	c.budgets.move(part, c.ServerAddress(d))
 	return nil
 }
 
@@ -204,6 +228,13 @@ func setDefaults(cfg *Config) {
 	}
 	if cfg.Application == "" {
 		cfg.Application = "perceptor"
+	}
+	cfg.Application = processName(cfg.Application)
+	if cfg.FitServers {
+		cfg.ServerConns = FirstConns
+	}
+	if cfg.ServerConns <= 0 {
+		cfg.ServerConns = task.Databases * cfg.MaxConns
 	}
 }
 
@@ -271,29 +302,8 @@ func preferPrimary(c *pgx.ConnConfig, readOnly bool) {
 // Otherwise each peek would cost two round trips.
 const pingAfter = 3 * time.Second
 
-func configure(pc *pgxpool.Config, cfg Config, d int) {
-	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-	p := pc.ConnConfig.RuntimeParams
-	p["search_path"] = SchemaName(d)
-	p["application_name"] = cfg.Application
-	p["statement_timeout"] = ms(cfg.StatementTimeout)
-	p["lock_timeout"] = ms(cfg.LockTimeout)
-	p["idle_in_transaction_session_timeout"] = ms(cfg.IdleInTransaction)
-	p["plan_cache_mode"] = "force_generic_plan"
-	for _, plan := range []string{"seqscan", "bitmapscan", "hashjoin", "mergejoin", "material", "memoize"} {
-		p["enable_"+plan] = "off"
-	}
-	// The constraints of the shard tables exclude nothing that partitions do not, and to read
-	// them is a fifth of the planning of a claim.
-	p["constraint_exclusion"] = "off"
-	// A plan that cannot do without what is off here seems so expensive that PostgreSQL would
-	// start processes to share it, for tables of a few rows.
-	p["max_parallel_workers_per_gather"] = "0"
-	p["jit"] = "off"
-	p["timezone"] = "UTC"
-	if cfg.ReadOnly {
-		p["default_transaction_read_only"] = "on"
-	}
+func configure(pc *pgxpool.Config, cfg Config) {
+	pc.ConnConfig.RuntimeParams["application_name"] = cfg.Application
 	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	pc.MaxConns = int32(cfg.MaxConns)
 	pc.MinConns = 0
@@ -304,9 +314,36 @@ func configure(pc *pgxpool.Config, cfg Config, d int) {
 	}
 }
 
-// guard makes the pool of database d check its new connections, unless they only read. When a database was adopted,
-// the pool replaces its older connections, which may lead to a former primary.
-func (c *Cluster) guard(pc *pgxpool.Config, d int, readOnly bool) {
+// settings returns the names and values of the parameters of sessions with database d.
+func settings(cfg *Config, d int) (names, values []string) {
+	set := func(name, value string) { names, values = append(names, name), append(values, value) }
+	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+	set("search_path", SchemaName(d))
+	set("statement_timeout", ms(cfg.StatementTimeout))
+	set("lock_timeout", ms(cfg.LockTimeout))
+	set("idle_in_transaction_session_timeout", ms(cfg.IdleInTransaction))
+	set("plan_cache_mode", "force_generic_plan")
+	for _, plan := range []string{"seqscan", "bitmapscan", "hashjoin", "mergejoin", "material", "memoize"} {
+		set("enable_"+plan, "off")
+	}
+	// The constraints of the shard tables exclude nothing that partitions do not, and to read
+	// them is a fifth of the planning of a claim.
+	set("constraint_exclusion", "off")
+	// A plan that cannot do without what is off here seems so expensive that PostgreSQL would
+	// start processes to share it, for tables of a few rows.
+	set("max_parallel_workers_per_gather", "0")
+	set("jit", "off")
+	set("timezone", "UTC")
+	if cfg.ReadOnly {
+		set("default_transaction_read_only", "on")
+	}
+	return names, values
+}
+
+// guard makes the pool of database d set the parameters of its new connections and check them,
+// unless they only read. When a database was adopted, the pool replaces its older connections,
+// which may lead to a former primary.
+func (c *Cluster) guard(pc *pgxpool.Config, d int, cfg Config) {
 	g := identity.NewGuard(d, func(a identity.Adoption) {
 		c.pools[d].Reset()
 		c.mu.Lock()
@@ -317,11 +354,15 @@ func (c *Cluster) guard(pc *pgxpool.Config, d int, readOnly bool) {
 		}
 	})
 	c.guards[d] = g
+	names, values := settings(&cfg, d)
 	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		registerArrays(conn.TypeMap())
 		conn.PgConn().CustomData()[watchKey] = c.watch(d)
+		if err := settle(ctx, conn, names, values); err != nil {
+			return err
+		}
 		here, err := c.placed[d].recognize(ctx, conn)
-		if err != nil || !here || readOnly {
+		if err != nil || !here || cfg.ReadOnly {
 			return err // a connection that leads elsewhere is not used, see placed.admit
 		}
 		return g.Check(ctx, conn)
@@ -400,6 +441,9 @@ func (c *Cluster) Close() {
 // Server returns the number of the PostgreSQL server that has database d in the
 // configuration. The database may have moved since.
 func (c *Cluster) Server(d int) int { return c.place[d] }
+
+// ServerAddress returns host and port of the server that has database d, as far as this process knows.
+func (c *Cluster) ServerAddress(d int) string { return c.placed[d].address.Load().Server() }
 
 // Place returns where database d is, as far as this process knows, and the number of that
 // place, or 0 if no connection was made yet.
@@ -490,10 +534,7 @@ func (s Schemas) String() string {
 // this program works. Then it returns the versions.
 func (c *Cluster) Check(ctx context.Context) (versions Schemas, err error) {
 	err = c.Each(ctx, func(ctx context.Context, d int) (err error) {
-		if err := c.Locate(ctx, d); err != nil {
-			return err
-		}
-		versions[d], err = migrations.Version(ctx, c.placed[d].copyConfig(), SchemaName(d))
+		versions[d], err = c.Version(ctx, d)
 		if err != nil || migrations.Works(versions[d]) {
 			return err
 		}
@@ -504,6 +545,11 @@ func (c *Cluster) Check(ctx context.Context) (versions Schemas, err error) {
 		return fmt.Errorf("schema has version %d, this program has %d and works with at most one version of difference: %w", versions[d], migrations.Latest(), cure)
 	})
 	return versions, err
+}
+
+// Version returns the version of the schema of database d; 0 if it has none.
+func (c *Cluster) Version(ctx context.Context, d int) (int64, error) {
+	return migrations.VersionIn(ctx, c.pools[d], SchemaName(d))
 }
 
 // Migrate migrates every database to the schema version of this program. If done

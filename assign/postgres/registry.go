@@ -41,7 +41,7 @@ type Registry struct{ pool *pgxpool.Pool }
 var _ assign.Registry = (*Registry)(nil)
 
 // New returns a registry. It does not connect. The pool must stay open as long as the
-// registry and its sessions are used. A session takes one connection out of it.
+// registry is used. A session has one further connection, with the pool's configuration.
 func New(pool *pgxpool.Pool) *Registry { return &Registry{pool} }
 
 // Join implements [assign.Registry].

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/perceptor/perceptor/assign"
 	"github.com/perceptor/perceptor/assign/postgres/sql"
@@ -65,7 +66,8 @@ func refused(err error) bool {
 	return errors.Is(err, assign.ErrChanged) || errors.Is(err, assign.ErrExpired)
 }
 
-// connect takes a connection out of the pool unless the session has one that is open.
+// connect makes a connection as the pool does, unless the session has one that is open. It is
+// none of the pool's, which may be small, since the session keeps it.
 func (s *session) connect(ctx context.Context) error {
 	if s.over.Err() != nil {
 		return fmt.Errorf("the session has ended: %w", s.over.Err())
@@ -76,11 +78,11 @@ func (s *session) connect(ctx context.Context) error {
 		}
 		s.disconnect()
 	}
-	pooled, err := s.r.pool.Acquire(ctx)
+	conn, err := open(ctx, s.r.pool.Config())
 	if err != nil {
 		return err
 	}
-	s.conn, s.made = pooled.Hijack(), time.Now()
+	s.conn, s.made = conn, time.Now()
 	b := &pgx.Batch{}
 	sql.Configure.Queue(b, strconv.FormatInt(s.Timeout.Milliseconds()/4, 10))
 	sql.Listen.Queue(b)
@@ -90,6 +92,44 @@ func (s *session) connect(ctx context.Context) error {
 	}
 	s.Changed() // notices may have been lost meanwhile
 	return nil
+}
+
+// openTries bounds the connections that lead to a place from which the database has moved.
+const openTries = 3
+
+// open makes a connection as a pool with the configuration does.
+func open(ctx context.Context, c *pgxpool.Config) (conn *pgx.Conn, err error) {
+	for range openTries {
+		if conn, err = openOnce(ctx, c.Copy()); err != nil || conn != nil {
+			return conn, err
+		}
+	}
+	return nil, fmt.Errorf("%d connections in a row cannot be used", openTries)
+}
+
+// openOnce returns nil if the configuration refuses the connection for no reason of its own.
+func openOnce(ctx context.Context, c *pgxpool.Config) (*pgx.Conn, error) {
+	if c.BeforeConnect != nil {
+		if err := c.BeforeConnect(ctx, c.ConnConfig); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, c.ConnConfig)
+	if err != nil {
+		return nil, err
+	}
+	usable := true
+	if c.AfterConnect != nil {
+		err = c.AfterConnect(ctx, conn)
+	}
+	if err == nil && c.PrepareConn != nil {
+		usable, err = c.PrepareConn(ctx, conn)
+	}
+	if err != nil || !usable {
+		_ = conn.Close(ctx) // the first error counts
+		return nil, err
+	}
+	return conn, nil
 }
 
 // disconnect closes the connection without waiting for the server.

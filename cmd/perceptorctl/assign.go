@@ -115,7 +115,7 @@ func openAssignment(ctx context.Context, conf *config.Config, timeout time.Durat
 	if len(conf.Postgres.Servers) == 0 {
 		return app.NewAssignment(conf, nil, timeout), func() {}, nil
 	}
-	cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
+	cluster, err := app.OpenTool(ctx, conf, "perceptorctl")
 	if err != nil {
 		return nil, nil, err
 	}

@@ -168,7 +168,7 @@ func (n *tenantNames) of(ctx context.Context, tenant int32) string {
 // withTenants connects to the databases and runs f for one tenant, or for all
 // when name is empty.
 func withTenants[T any](ctx context.Context, conf *config.Config, name string, f func(context.Context, *store.Cluster, *tenantNames) (T, error)) (out T, err error) {
-	cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
+	cluster, err := app.OpenTool(ctx, conf, "perceptorctl")
 	if err != nil {
 		return out, err
 	}

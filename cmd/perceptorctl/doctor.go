@@ -18,9 +18,9 @@ import (
 func (c *ctl) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Check every part of the installation", Args: cobra.NoArgs,
-		Long: "Check every part of the installation with the configuration of the programs, and print what is wrong.\n" +
-			"Nothing is changed. Parts that are not configured are skipped: without postgres.servers only the API is checked. It is\n" +
-			"checked if its address is set, by --address, PERCEPTOR_ADDRESS or a context. One of both is needed.",
+		Long: "Check every part of the installation with the configuration of the programs, and print what is wrong\n" +
+			"and what to do about it. Nothing is changed. Parts that are not configured are named and skipped. The API is\n" +
+			"checked if its address is set, by --address, PERCEPTOR_ADDRESS or a context.",
 		Example: "  perceptorctl doctor --config /etc/perceptor.yaml\n  perceptorctl doctor --address localhost:7070",
 	}
 	cli.ConfigFlags(cmd, 0, func(cmd *cobra.Command, conf *config.Config) error {
@@ -31,16 +31,13 @@ func (c *ctl) doctorCommand() *cobra.Command {
 			return err
 		}
 		apiNamed := c.addressFrom != ""
-		if len(conf.Postgres.Servers) == 0 && !apiNamed {
-			return &cli.Error{Code: cli.Usage, Err: errors.New("there is nothing to check: neither postgres.servers nor the address of the API is set"),
+		if len(conf.Postgres.Servers) == 0 && len(conf.Kafka.Brokers) == 0 && !apiNamed {
+			return &cli.Error{Code: cli.Usage, Err: errors.New("there is nothing to check: none of postgres.servers, kafka.brokers and the address of the API is set"),
 				Hint: "set --config or PERCEPTOR_CONFIG to the file of the programs, or --address, PERCEPTOR_ADDRESS or a context for the API alone"}
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 		defer cancel()
-		findings := []app.Finding{}
-		if len(conf.Postgres.Servers) > 0 {
-			findings = app.Examine(ctx, conf)
-		}
+		findings := app.Examine(ctx, conf)
 		if apiNamed {
 			findings = append(findings, c.examineAPI(ctx))
 		}
@@ -67,7 +64,11 @@ func (c *ctl) showFindings(cmd *cobra.Command, findings []app.Finding) error {
 	}
 	t := &table{head: []string{"STATE", "PART", "DETAIL"}}
 	for _, f := range findings {
-		t.add(strings.ToUpper(string(f.State)), f.Part, f.What)
+		detail := f.What
+		if f.Cure != "" {
+			detail += "; " + f.Cure
+		}
+		t.add(strings.ToUpper(string(f.State)), f.Part, detail)
 	}
 	return t.write(cmd.OutOrStdout())
 }
@@ -75,7 +76,8 @@ func (c *ctl) showFindings(cmd *cobra.Command, findings []app.Finding) error {
 // examineAPI asks the API whether it serves. No token is needed for that.
 func (c *ctl) examineAPI(ctx context.Context) app.Finding {
 	failed := func(err error) app.Finding {
-		return app.Finding{State: app.Failed, Part: "api", What: fmt.Sprintf("at %s: %v", c.address, err)}
+		return app.Finding{State: app.Failed, Part: "api", What: fmt.Sprintf("at %s: %v", c.address, err),
+			Cure: "does a taskd run there, is it ready (taskd health), and do --tls and --tls-ca-file fit what it serves?"}
 	}
 	creds, err := c.credentials()
 	if err != nil {

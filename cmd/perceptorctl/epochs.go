@@ -83,7 +83,7 @@ type bumped struct {
 
 // bump takes all items of the databases in nobody's name.
 func bump(ctx context.Context, conf *config.Config, databases []int) ([]bumped, error) {
-	cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
+	cluster, err := app.OpenTool(ctx, conf, "perceptorctl")
 	if err != nil {
 		return nil, err
 	}

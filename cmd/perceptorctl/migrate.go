@@ -28,7 +28,7 @@ func (c *ctl) migrateUp() *cobra.Command {
 			"There is no time limit.",
 	}
 	cli.ConfigFlags(cmd, config.NeedPostgres, recorded(func(cmd *cobra.Command, conf *config.Config) error {
-		cluster, err := app.OpenCluster(cmd.Context(), conf, "perceptorctl")
+		cluster, err := app.OpenTool(cmd.Context(), conf, "perceptorctl")
 		if err != nil {
 			return err
 		}
@@ -40,7 +40,11 @@ func (c *ctl) migrateUp() *cobra.Command {
 		case errors.Is(err, migrations.ErrOutdated):
 			return &cli.Error{Code: cli.Failure, Err: err}
 		case err != nil:
-			return &cli.Error{Code: cli.Unavailable, Err: err, Hint: "what was applied stays; run the command again when the server answers"}
+			hint := "what was applied stays; run the command again when the server answers"
+			if cure := store.Cure(err); cure != "" {
+				hint = cure + "; then run the command again: what was applied stays"
+			}
+			return &cli.Error{Code: cli.Unavailable, Err: err, Hint: hint}
 		}
 		return nil
 	}), "postgres")
@@ -55,7 +59,7 @@ func (c *ctl) migrateStatus() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 		defer cancel()
-		cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
+		cluster, err := app.OpenTool(ctx, conf, "perceptorctl")
 		if err != nil {
 			return err
 		}
@@ -85,7 +89,7 @@ func versions(ctx context.Context, cluster *store.Cluster) []version {
 	for d := range states {
 		asking.Go(func() {
 			s := version{Database: d, Address: cluster.Address(d), Wanted: migrations.Latest(), State: "current"}
-			v, err := migrations.Version(ctx, cluster.Pool(d).Config().ConnConfig, store.SchemaName(d))
+			v, err := cluster.Version(ctx, d)
 			switch s.Version = v; {
 			case errors.Is(err, migrations.ErrOutdated):
 				s.State, s.Error = "outdated", err.Error()

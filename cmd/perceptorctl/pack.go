@@ -56,7 +56,7 @@ func (c *ctl) packList() *cobra.Command {
 func (c *ctl) withShards(ctx context.Context, conf *config.Config, f func(context.Context, *shards.Store) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
+	cluster, err := app.OpenTool(ctx, conf, "perceptorctl")
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func (c *ctl) shardList() *cobra.Command {
 // readOwners returns the shards of all databases that answer, by number, then the
 // chores.
 func readOwners(ctx context.Context, conf *config.Config) ([]shard, error) {
-	cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
+	cluster, err := app.OpenTool(ctx, conf, "perceptorctl")
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func (c *ctl) tenantKafka() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 		defer cancel()
-		cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
+		cluster, err := app.OpenTool(ctx, conf, "perceptorctl")
 		if err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ func (c *ctl) tenantProvision() *cobra.Command {
 			ctx, cancel = context.WithTimeout(ctx, c.timeout)
 			defer cancel()
 		}
-		cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
+		cluster, err := app.OpenTool(ctx, conf, "perceptorctl")
 		if err != nil {
 			return err
 		}

@@ -94,7 +94,7 @@ func (c *ctl) createDirect(cmd *cobra.Command, conf *config.Config, t *perceptor
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 	defer cancel()
-	cluster, err := app.OpenCluster(ctx, conf, "perceptorctl")
+	cluster, err := app.OpenTool(ctx, conf, "perceptorctl")
 	if err != nil {
 		return err
 	}

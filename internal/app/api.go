@@ -105,7 +105,7 @@ func NewAPI(ctx context.Context, o APIOptions) (*API, error) {
 
 func (a *API) join(ctx context.Context) (err error) {
 	c := a.o.Config
-	if a.cluster, a.closeCluster, err = a.o.open(ctx, "perceptor-taskd"); err != nil {
+	if a.cluster, a.closeCluster, err = a.o.open(ctx, store.TaskdApplication); err != nil {
 		return err
 	}
 	link, err := newKafkaLink(c, "perceptor-taskd", a.o.Log)
@@ -260,6 +260,7 @@ func (a *API) Reach(ctx context.Context) error {
 	if err := reachPostgres(ctx, a.o.Log, a.cluster, c.StartTimeout, true); err != nil {
 		return err
 	}
+	fitConnections(ctx, a.cluster, a.o.Log)
 	ping, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	if err := a.publisher.Ping(ping); err != nil && ctx.Err() == nil {
@@ -281,7 +282,7 @@ func (a *API) Checks() []telemetry.Check {
 // the grace period and returns nil.
 func (a *API) Run(ctx context.Context) error {
 	defer a.close()
-	others := []Part{a.shards.Run, a.control.Run, a.policies.run, a.meter.run, a.audit.recorder.Run, a.presence.run, a.logins.run, a.recorder.Run, a.calendars.Run, a.followKafka}
+	others := []Part{a.shards.Run, a.control.Run, a.policies.run, a.meter.run, a.audit.recorder.Run, a.presence.run, a.logins.run, a.recorder.Run, a.calendars.Run, a.followKafka, keepFit(a.cluster, a.o.Log)}
 	if a.hinter != nil {
 		others = append(others, a.hinter.Run)
 	}

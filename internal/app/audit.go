@@ -90,7 +90,7 @@ const commandAudit = 5 * time.Second
 func RecordCommand(ctx context.Context, c *config.Config, e task.AuditEvent) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandAudit)
 	defer cancel()
-	cluster, err := OpenCluster(ctx, c, "perceptorctl")
+	cluster, err := OpenTool(ctx, c, "perceptorctl")
 	if err != nil {
 		return err
 	}

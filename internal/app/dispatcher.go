@@ -90,7 +90,7 @@ func NewDispatcher(ctx context.Context, o DispatcherOptions) (*Dispatcher, error
 
 func (d *Dispatcher) join(ctx context.Context) (err error) {
 	c := d.o.Config
-	if d.cluster, d.closeCluster, err = d.o.open(ctx, "perceptor-dispatcher"); err != nil {
+	if d.cluster, d.closeCluster, err = d.o.open(ctx, store.DispatcherApplication); err != nil {
 		return err
 	}
 	link, err := newKafkaLink(c, "perceptor-dispatcher", d.o.Log)
@@ -276,6 +276,7 @@ func (d *Dispatcher) Reach(ctx context.Context) error {
 	if err := reachPostgres(ctx, d.o.Log, d.cluster, c.StartTimeout, true); err != nil {
 		return err
 	}
+	fitConnections(ctx, d.cluster, d.o.Log)
 	ping := func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
@@ -327,7 +328,7 @@ func (d *Dispatcher) assigned() error {
 // period and returns nil.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
-	others := []Part{d.dispatch.Run, d.chores.Run, d.policies.run, d.names.run, d.meter.run, d.watchOutbox, d.recorder.Run, d.groups.run, d.countStored, d.calendars.Run, d.followKafka}
+	others := []Part{d.dispatch.Run, d.chores.Run, d.policies.run, d.names.run, d.meter.run, d.watchOutbox, d.recorder.Run, d.groups.run, d.countStored, d.calendars.Run, d.followKafka, keepFit(d.cluster, d.o.Log)}
 	if !d.o.Local { // taskd dev has one replica of each topic on purpose
 		others = append(others, d.checkTopics)
 	}

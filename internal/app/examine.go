@@ -33,7 +33,7 @@ type Finding struct {
 	State State  `json:"state"`
 	Part  string `json:"part"`
 	What  string `json:"what"`
-	// Cure says what to do, if What does not.
+	// Cure says what to do.
 	Cure string `json:"cure,omitempty"`
 }
 
@@ -41,7 +41,12 @@ type Finding struct {
 // its connections adopt databases that have failed over.
 func Examine(ctx context.Context, c *config.Config) []Finding {
 	e := &examination{config: c}
-	cluster, err := OpenCluster(ctx, c, "perceptor-doctor")
+	if len(c.Postgres.Servers) == 0 {
+		e.add(Warning, "postgres", "not checked: postgres.servers is not configured")
+		e.brokers(ctx, nil)
+		return e.findings
+	}
+	cluster, err := OpenTool(ctx, c, "perceptor-doctor")
 	if err != nil {
 		return []Finding{{State: Failed, Part: "postgres", What: err.Error()}}
 	}
@@ -52,18 +57,20 @@ func Examine(ctx context.Context, c *config.Config) []Finding {
 
 // all examines everything over the connections of a cluster.
 func (e *examination) all(ctx context.Context, cluster *store.Cluster) {
-	c := e.config
 	e.postgres(ctx, cluster)
-	if len(c.Kafka.Brokers) > 0 {
-		e.kafka(ctx, control.New(cluster, nil))
-	} else {
-		e.add(Warning, "kafka", "not checked: kafka.brokers is not configured")
-	}
-	switch {
-	case e.single:
-	default:
+	e.brokers(ctx, control.New(cluster, nil))
+	if !e.single {
 		e.assignment(ctx, cluster)
 	}
+}
+
+// brokers examines Kafka, with the topics of the tenants if they can be read.
+func (e *examination) brokers(ctx context.Context, tenants *control.Store) {
+	if len(e.config.Kafka.Brokers) == 0 {
+		e.add(Warning, "kafka", "not checked: kafka.brokers is not configured")
+		return
+	}
+	e.kafka(ctx, tenants)
 }
 
 type examination struct {
@@ -71,7 +78,10 @@ type examination struct {
 	// virtual says that the databases have a virtual clock on purpose, single that one process
 	// owns all shards.
 	virtual, single bool
-	// listenersApart says that listeners are examined more often than everything else.
+	// owner is the only owner of all shards, if there is one.
+	owner string
+	// listenersApart says that a process that runs examines itself, and listeners more often than
+	// everything else.
 	listenersApart bool
 	findings       []Finding
 }
@@ -80,22 +90,35 @@ func (e *examination) add(state State, part, format string, args ...any) {
 	e.findings = append(e.findings, Finding{State: state, Part: part, What: fmt.Sprintf(format, args...)})
 }
 
+// fail adds an error, with what to do about it.
+func (e *examination) fail(part string, err error) {
+	e.findings = append(e.findings, Finding{State: Failed, Part: part, What: oneLine(err), Cure: store.Cure(err)})
+}
+
+// cure adds what to do about the last finding.
+func (e *examination) cure(text string) { e.findings[len(e.findings)-1].Cure = text }
+
 func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
+	if !e.listenersApart && !e.sessions(ctx, cluster) { // a process that runs has checked them at its start
+		return
+	}
 	away, err := awayDatabases(ctx, cluster)
 	if len(away) > 0 {
-		e.add(Failed, "postgres", "%d of %d databases do not answer %v: %s", len(away), task.Databases, away, oneLine(err))
+		e.fail("postgres", fmt.Errorf("%d of %d databases do not answer %v: %w", len(away), task.Databases, away, err))
 		return
 	}
 	e.add(OK, "postgres", "all %d databases answer", task.Databases)
+	e.connections(ctx, cluster)
 	versions, err := checkDatabases(ctx, cluster)
 	if err != nil {
-		e.add(Failed, "schema", "%s", oneLine(err))
+		e.fail("schema", err)
 		return
 	}
 	if versions.Current() {
 		e.add(OK, "schema", "every database is up to date")
 	} else {
-		e.add(Warning, "schema", "%s: finish the upgrade", versions)
+		e.add(Warning, "schema", "%s", versions)
+		e.cure("finish the upgrade: run perceptorctl migrate up of the newest release, and exchange the programs")
 	}
 	if err := checkClock(ctx, cluster); err != nil && !e.virtual {
 		e.add(Failed, "clock", "%s", oneLine(err))
@@ -118,13 +141,14 @@ func (e *examination) rows(ctx context.Context, cluster *store.Cluster) {
 	for d := range task.Databases {
 		n, err := s.QuarantinedRows(ctx, d)
 		if err != nil {
-			e.add(Failed, "tasks", "database %d: %s", d, oneLine(err))
+			e.fail("tasks", fmt.Errorf("database %d: %w", d, err))
 			return
 		}
 		sum += n
 	}
 	if sum > 0 {
 		e.add(Failed, "tasks", "%d rows cannot be read or claimed and are deferred again and again; the tables quarantined_row have the reasons", sum)
+		e.cure("finish an upgrade if one is going on; otherwise report it")
 	}
 }
 
@@ -134,7 +158,7 @@ func (e *examination) adoptions(ctx context.Context, cluster *store.Cluster) {
 	for d := range task.Databases {
 		a, err := identity.Last(ctx, cluster.Pool(d), d)
 		if err != nil {
-			e.add(Failed, "adoptions", "database %d: %s", d, oneLine(err))
+			e.fail("adoptions", fmt.Errorf("database %d: %w", d, err))
 			return
 		}
 		if a.Reason != "" {
@@ -153,9 +177,11 @@ func (e *examination) tenants(ctx context.Context, tenants *control.Store) {
 	differ, err := tenants.Compare(ctx)
 	switch {
 	case err != nil:
-		e.add(Failed, "tenants", "the databases disagree, which taskd settles within 30 s: %s", oneLine(err))
+		e.add(Failed, "tenants", "the databases disagree: %s", oneLine(err))
+		e.cure("wait: a taskd settles it within 30 s; is one running?")
 	case differ:
-		e.add(Warning, "tenants", "some databases lack changes; taskd completes them within 30 s")
+		e.add(Warning, "tenants", "some databases lack changes")
+		e.cure("wait: a taskd completes them within 30 s; is one running?")
 	default:
 		e.add(OK, "tenants", "all databases have the same")
 	}
@@ -166,7 +192,7 @@ func (e *examination) owners(ctx context.Context, cluster *store.Cluster) {
 	s := shards.New(cluster, shards.Config{})
 	all, err := owners{of: s.Owners}.Owners(ctx)
 	if err != nil {
-		e.add(Failed, "shards", "%s", oneLine(err))
+		e.fail("shards", err)
 		return
 	}
 	names := map[string]bool{}
@@ -174,8 +200,12 @@ func (e *examination) owners(ctx context.Context, cluster *store.Cluster) {
 		names[o.Name] = true
 	}
 	if free := task.Shards - len(all); free > 0 {
-		e.add(Failed, "shards", "%d of %d have no owner, so their tasks do not fire; is a dispatcher running?", free, task.Shards)
+		e.add(Failed, "shards", "%d of %d have no owner, so their tasks do not fire", free, task.Shards)
+		e.cure("start a dispatcher; if one runs, its log and perceptorctl assign items say why it owns nothing")
 		return
+	}
+	if len(names) == 1 {
+		e.owner = all[0].Name
 	}
 	e.add(OK, "shards", "all %d have an owner; dispatchers: %d", task.Shards, len(names))
 }
@@ -190,7 +220,7 @@ func (e *examination) outbox(ctx context.Context, cluster *store.Cluster) {
 	for d := range task.Databases {
 		o, err := s.OutboxStats(ctx, d)
 		if err != nil {
-			e.add(Failed, "outbox", "database %d: %s", d, oneLine(err))
+			e.fail("outbox", fmt.Errorf("database %d: %w", d, err))
 			return
 		}
 		sum.Rows, sum.Waiting, sum.Quarantined = sum.Rows+o.Rows, sum.Waiting+o.Waiting, sum.Quarantined+o.Quarantined
@@ -199,13 +229,16 @@ func (e *examination) outbox(ctx context.Context, cluster *store.Cluster) {
 		}
 	}
 	if sum.Quarantined > 0 {
-		e.add(Warning, "outbox", "%d damaged rows are quarantined; the open runs of their shards were published again; report the rows, then delete them", sum.Quarantined)
+		e.add(Warning, "outbox", "%d damaged rows are quarantined; the open runs of their shards were published again", sum.Quarantined)
+		e.cure("report the rows, then delete them")
 	}
 	if sum.Waiting > 0 {
 		e.add(Warning, "outbox", "%d rows were written by a newer program; they wait until dispatchers of its version own their shards", sum.Waiting)
+		e.cure("finish the upgrade")
 	}
 	if len(old) > 0 {
 		e.add(Warning, "outbox", "old claims are not published: %s", strings.Join(old, ", "))
+		e.cure("do the brokers answer, and do all shards have an owner?")
 		return
 	}
 	e.add(OK, "outbox", "%d rows wait for Kafka's acknowledgement", sum.Rows)
@@ -218,7 +251,7 @@ func (e *examination) far(ctx context.Context, cluster *store.Cluster) {
 	for d := range task.Databases {
 		f, err := s.FarStats(ctx, d)
 		if err != nil {
-			e.add(Failed, "far tier", "database %d: %s", d, oneLine(err))
+			e.fail("far tier", fmt.Errorf("database %d: %w", d, err))
 			return
 		}
 		sum.Packs, sum.Damaged = sum.Packs+f.Packs+f.Level0, sum.Damaged+f.Damaged
@@ -228,11 +261,14 @@ func (e *examination) far(ctx context.Context, cluster *store.Cluster) {
 	}
 	switch {
 	case sum.Damaged > 0:
-		e.add(Failed, "far tier", "%d packs are damaged and quarantined; their tasks do not fire (perceptorctl pack list)", sum.Damaged)
+		e.add(Failed, "far tier", "%d packs are damaged and quarantined; their tasks do not fire", sum.Damaged)
+		e.cure("perceptorctl pack list shows them, pack restore puts them back from a backup")
 	case sum.Waiting > 0:
 		e.add(Failed, "far tier", "%d packs were written by a newer program; their tasks wait until dispatchers of its version do the chores", sum.Waiting)
+		e.cure("finish the upgrade")
 	case sum.Behind > lateBucket:
-		e.add(Failed, "far tier", "tasks that were due %s ago are still packed; does a dispatcher own the chores?", sum.Behind)
+		e.add(Failed, "far tier", "tasks that were due %s ago are still packed", sum.Behind)
+		e.cure("does a dispatcher own the chores? If so, raise chores.share or give the database more I/O")
 	default:
 		e.add(OK, "far tier", "%d tasks wait in %d packs", sum.PackedTasks, sum.Packs)
 	}
@@ -249,6 +285,7 @@ func (e *examination) kafka(ctx context.Context, tenants *control.Store) {
 	}
 	if err != nil {
 		e.add(Failed, "kafka", "at %v: %s", e.config.Kafka.Brokers, oneLine(err))
+		e.cure("do the brokers run, are these their addresses for this machine, and are kafka.tls and kafka.sasl what they ask for?")
 	}
 }
 
@@ -267,6 +304,9 @@ func (e *examination) topics(ctx context.Context, conf delivery.Config, tenants 
 	topics, err := newTopics(e.config, conf)
 	if err != nil {
 		return err
+	}
+	if tenants == nil {
+		return nil
 	}
 	page, err := tenants.Tenants(ctx, "", topicsPage)
 	if err != nil {
@@ -298,6 +338,7 @@ func (e *examination) topicAccess(ctx context.Context, conf delivery.Config, top
 	users, err := delivery.NewUsers(conf, userLimits(&e.config.Kafka))
 	if err != nil {
 		e.add(Failed, "topic access", "%s", oneLine(err))
+		e.cure("are kafka.tls and kafka.sasl what the brokers ask for?")
 		return
 	}
 	open, err := users.CheckAccess(ctx, topics)
@@ -321,15 +362,16 @@ func (e *examination) assignment(ctx context.Context, cluster *store.Cluster) {
 	a := NewAssignment(e.config, cluster, pingTimeout)
 	place, err := a.Place(ctx)
 	if err != nil {
-		e.add(Failed, "assignment", "database %d does not say where dispatchers agree: %s", homeDatabase, oneLine(err))
+		e.fail("assignment", fmt.Errorf("database %d does not say where dispatchers agree: %w", homeDatabase, err))
 		return
 	}
 	if configured := e.config.Coordinator(); place != configured {
-		e.add(Warning, "assignment", "dispatchers agree in %s since they were moved there, and the configuration says %s: set assignment: %s", place, configured, place)
+		e.add(Warning, "assignment", "dispatchers agree in %s since they were moved there, and the configuration says %s", place, configured)
+		e.cure("set assignment: " + place)
 	}
 	admin, err := a.in(place)
 	if err != nil {
-		e.add(Failed, "assignment", "%s", oneLine(err))
+		e.fail("assignment", err)
 		return
 	}
 	if place == config.InZooKeeper {
@@ -343,14 +385,18 @@ func (e *examination) assignment(ctx context.Context, cluster *store.Cluster) {
 func (e *examination) members(ctx context.Context, admin *assign.Admin) {
 	o, err := admin.Overview(ctx)
 	switch {
+	case errors.Is(err, assign.ErrNotFound) && e.owner != "":
+		e.add(OK, "assignment", "%s owns all shards by itself and agrees with nobody, as taskd dev does", e.owner)
 	case errors.Is(err, assign.ErrNotFound):
 		e.add(OK, "assignment", "in database %d; no dispatcher has run yet", homeDatabase)
 	case err != nil:
-		e.add(Failed, "assignment", "the tables in database %d cannot be read: %s", homeDatabase, oneLine(err))
+		e.fail("assignment", fmt.Errorf("the tables in database %d cannot be read: %w", homeDatabase, err))
 	case len(o.Faults) > 0:
 		e.add(Failed, "assignment", "in database %d: %s", homeDatabase, strings.Join(o.Faults, "; "))
+		e.cure("perceptorctl assign strategy shows the text, assign reset removes it")
 	case len(o.Members) == 0:
-		e.add(Warning, "assignment", "in database %d; no dispatcher is a member: is one running?", homeDatabase)
+		e.add(Warning, "assignment", "in database %d; no dispatcher is a member", homeDatabase)
+		e.cure("start a dispatcher")
 	default:
 		e.add(OK, "assignment", "in database %d; members: %d", homeDatabase, len(o.Members))
 	}
@@ -359,6 +405,7 @@ func (e *examination) members(ctx context.Context, admin *assign.Admin) {
 func (e *examination) zookeeper(ctx context.Context, admin *assign.Admin) {
 	if err := reachZooKeeper(ctx, &e.config.ZooKeeper); err != nil {
 		e.add(Failed, "zookeeper", "none of %v answers: %s", e.config.ZooKeeper.Servers, oneLine(err))
+		e.cure("do the servers run, and are zookeeper.servers and zookeeper.tls what they listen with?")
 		return
 	}
 	e.add(OK, "zookeeper", "a server answers")
@@ -372,10 +419,13 @@ func (e *examination) access(ctx context.Context, admin *assign.Admin) {
 	case errors.Is(err, assign.ErrNotFound): // no dispatcher has run yet
 	case err != nil:
 		e.add(Failed, "zookeeper", "the nodes cannot be read: %s", oneLine(err))
+		e.cure("are zookeeper.user and zookeeper.password those that the nodes belong to?")
 	case len(open) > 0 && e.config.ZooKeeper.User == "":
-		e.add(Warning, "zookeeper", "anyone who reaches ZooKeeper may change who owns which shard; set zookeeper.user and zookeeper.password in all programs, then restart them one after the other")
+		e.add(Warning, "zookeeper", "anyone who reaches ZooKeeper may change who owns which shard")
+		e.cure("set zookeeper.user and zookeeper.password in all programs, then restart them one after the other")
 	case len(open) > 0:
-		e.add(Warning, "zookeeper", "%d nodes are still open to everybody; they are restricted when all dispatchers have zookeeper.user", len(open))
+		e.add(Warning, "zookeeper", "%d nodes are still open to everybody", len(open))
+		e.cure("set zookeeper.user in the dispatchers that lack it")
 	default:
 		e.add(OK, "zookeeper", "only zookeeper.user may read and change the assignment")
 	}

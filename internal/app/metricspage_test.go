@@ -166,6 +166,8 @@ var notMetrics = []string{
 	"perceptor_key_id", "perceptor_signature", "perceptor_run", "perceptor_floor_",
 	// The schema of a service's outbox, and its functions.
 	"perceptor_outbox", "perceptor_add", "perceptor_cancel", "perceptor_update", "perceptor_trigger",
+	// The role that owns the tables.
+	"perceptor_owner",
 }
 
 var mentioned = regexp.MustCompile(`\bperceptor_[a-z][a-z0-9_]+`)

@@ -21,6 +21,19 @@ import (
 func OpenCluster(ctx context.Context, c *config.Config, application string) (*store.Cluster, error) {
 	return openCluster(ctx, c, store.Config{
 		Application: application, MaxConns: c.Postgres.MaxConnections,
+		ServerConns: c.Postgres.ServerConnections, FitServers: c.Postgres.ServerConnections == 0,
+		StatementTimeout: c.Postgres.StatementTimeout, LockTimeout: c.Postgres.LockTimeout,
+		IdleInTransaction: c.Postgres.IdleInTransaction,
+	})
+}
+
+// toolConns bounds the connections of a command to one server. Programs that run have nearly all others.
+const toolConns = 4
+
+// OpenTool is [OpenCluster] for commands of people, which must work beside all programs.
+func OpenTool(ctx context.Context, c *config.Config, application string) (*store.Cluster, error) {
+	return openCluster(ctx, c, store.Config{
+		Application: application, MaxConns: min(2, c.Postgres.MaxConnections), ServerConns: toolConns,
 		StatementTimeout: c.Postgres.StatementTimeout, LockTimeout: c.Postgres.LockTimeout,
 		IdleInTransaction: c.Postgres.IdleInTransaction,
 	})
@@ -155,10 +168,18 @@ func postgresCheck(cluster *store.Cluster) telemetry.Check {
 		case len(away) == 0:
 			return nil
 		case len(away) == task.Databases:
-			return fmt.Errorf("no database answers: %s", oneLine(err))
+			return fmt.Errorf("no database answers: %s", explained(err))
 		}
-		return telemetry.Degraded(fmt.Errorf("%d of %d databases do not answer %v: %s", len(away), task.Databases, away, oneLine(err)))
+		return telemetry.Degraded(fmt.Errorf("%d of %d databases do not answer %v: %s", len(away), task.Databases, away, explained(err)))
 	}}
+}
+
+// explained returns the text of an error as one line, followed by what to do about it.
+func explained(err error) string {
+	if cure := store.Cure(err); cure != "" {
+		return oneLine(err) + "; " + cure
+	}
+	return oneLine(err)
 }
 
 // oneLine returns the text of an error without line breaks and repeated lines.

@@ -36,13 +36,13 @@ func reach(ctx context.Context, log *slog.Logger, name string, patience time.Dur
 		}
 		var final finalError
 		if errors.As(err, &final) {
-			return fmt.Errorf("%s: %s", name, oneLine(final.error))
+			return fmt.Errorf("%s: %s", name, explained(final.error))
 		}
 		if time.Now().Add(wait).After(deadline) {
-			return fmt.Errorf("%s: %s (tried %d times within %s)", name, oneLine(err), tries, patience)
+			return fmt.Errorf("%s: %s (tried %d times within %s)", name, explained(err), tries, patience)
 		}
 		if tries == 3 {
-			log.Warn("server does not answer; trying again", "part", name, "err", oneLine(err))
+			log.Warn("server does not answer; trying again", "part", name, "err", explained(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -81,13 +81,19 @@ const (
 	clockHint   = "taskd dev --virtual-clock"
 )
 
-// unsuitable reports whether an error is about a schema on which this program does not work.
+// unsuitable reports whether an error is about a schema, or a pooler, with which this program does
+// not work.
 func unsuitable(text string) bool {
-	return strings.Contains(text, migrateHint) || strings.Contains(text, store.ErrSchemaNew.Error())
+	return strings.Contains(text, migrateHint) || strings.Contains(text, store.ErrSchemaNew.Error()) || strings.Contains(text, store.ErrPooled.Error())
 }
 
-// checkDatabases returns the versions of the schemas, or the first of the databases' errors.
+// checkDatabases returns the versions of the schemas, or the first of the databases' errors. It
+// refuses poolers that do not keep sessions.
 func checkDatabases(ctx context.Context, cluster *store.Cluster) (versions store.Schemas, err error) {
+	// Through a pooler that shares sessions, everything else finds the wrong schema.
+	if err := sharesSessions(ctx, cluster); err != nil {
+		return versions, finalError{err}
+	}
 	// A ping fails faster than sixteen schema checks.
 	if away, err := awayDatabases(ctx, cluster); len(away) > 0 {
 		return versions, fmt.Errorf("%w (%d of %d databases do not answer)", err, len(away), task.Databases)
@@ -95,14 +101,37 @@ func checkDatabases(ctx context.Context, cluster *store.Cluster) (versions store
 	if versions, err = cluster.Check(ctx); err == nil {
 		return versions, nil
 	}
-	first, _, more := strings.Cut(err.Error(), "\n")
-	if more {
-		first += " (others too)"
+	first := firstOf(err)
+	if unsuitable(first.Error()) {
+		return versions, finalError{first}
 	}
-	if unsuitable(first) {
-		return versions, finalError{errors.New(first)}
+	return versions, first
+}
+
+// sharesSessions returns an error if a pooler shares sessions. Of a server that does not answer it
+// says nothing.
+func sharesSessions(ctx context.Context, cluster *store.Cluster) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	if _, err := cluster.CheckSessions(ctx); errors.Is(err, store.ErrPooled) {
+		return err
 	}
-	return versions, errors.New(first)
+	return nil
+}
+
+// firstOf returns the first of errors that were joined, and says that there are others. An
+// error of the driver has several lines itself, so lines do not tell where one ends.
+func firstOf(err error) error {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only what was joined last
+	if !ok {
+		return err
+	}
+	if all := joined.Unwrap(); len(all) > 1 {
+		return fmt.Errorf("%w (others too)", all[0])
+	} else if len(all) == 1 {
+		return all[0]
+	}
+	return err
 }
 
 // checkClock returns an error for databases with a virtual clock, in which nothing

@@ -64,6 +64,7 @@ type OpsTLS struct {
 type Postgres struct {
 	Servers           []Server      `key:"servers" doc:"1 to 16 servers, each with dsn (a connection string or URL) or dsn_file (a file with it, whose user and password may change while programs run), databases (numbers from 0 to 15) and storage (the size of its disk, such as 500GB, by which taskd knows whether an import fits; default: taskd asks the file system if the server is on its machine). If no server names databases, they are distributed evenly, in order. A database that was moved says itself where it is (perceptorctl database list). In the environment and in flags: a YAML list, or a single dsn."`
 	MaxConnections    int           `key:"max_connections" default:"4" doc:"The most connections of one process to one logical database; 1 to 100."`
+	ServerConnections int           `key:"server_connections" default:"0" doc:"The most connections of one process to one server, over its logical databases; 4 to 1600. 0: an equal share of what the server admits for each running process, and at most a sixth; see connections.md."`
 	StatementTimeout  time.Duration `key:"statement_timeout" default:"5s" doc:"Cancels a statement that takes longer."`
 	LockTimeout       time.Duration `key:"lock_timeout" default:"200ms" doc:"Cancels a statement that waits longer for a row lock."`
 	IdleInTransaction time.Duration `key:"idle_in_transaction_timeout" default:"2s" doc:"Ends a session that is idle in a transaction for longer."`

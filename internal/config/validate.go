@@ -67,6 +67,9 @@ func (c *Postgres) validate(v *validator, needed bool) {
 		}
 	}
 	v.between("postgres.max_connections", c.MaxConnections, 1, 100)
+	if c.ServerConnections != 0 {
+		v.between("postgres.server_connections", c.ServerConnections, 4, 1600)
+	}
 	v.atLeast("postgres.statement_timeout", c.StatementTimeout, 100*time.Millisecond)
 	v.atLeast("postgres.lock_timeout", c.LockTimeout, 10*time.Millisecond)
 	v.atLeast("postgres.idle_in_transaction_timeout", c.IdleInTransaction, 100*time.Millisecond)

@@ -154,7 +154,7 @@ func (in *installation) configure() error {
 	}
 	c := &loaded.Config
 	c.Postgres.Servers = []config.Server{{DSN: in.servers.postgres.DSN()}}
-	c.Postgres.MaxConnections = 6 // of taskd and dispatcher together
+	c.Postgres.MaxConnections, c.Postgres.ServerConnections = 6, 96 // of taskd and dispatcher together
 	c.Kafka.Brokers = []string{in.servers.broker}
 	c.Kafka.Partitions = 4
 	c.Taskd.MinInterval = 100 * time.Millisecond
@@ -191,7 +191,7 @@ func (in *installation) databases(ctx context.Context, progress func(string)) (*
 }
 
 func (in *installation) openCluster(ctx context.Context) (*store.Cluster, error) {
-	return app.OpenClusterOf(ctx, &app.Options{Config: in.config, Log: in.o.Log, Metrics: in.registry}, "perceptor-dev")
+	return app.OpenClusterOf(ctx, &app.Options{Config: in.config, Log: in.o.Log, Metrics: in.registry}, store.DevApplication)
 }
 
 // join assembles the processes and creates the tenant and its tokens.

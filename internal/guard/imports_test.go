@@ -116,6 +116,7 @@ var imports = []rule{
 	{"internal/pgserver", []string{"internal/subprocess"}},
 	{"internal/testenv/...", []string{"internal/pgserver", "internal/subprocess", "internal/tempdir", "internal/testenv"}},
 	{"internal/timingspec", nil},
+	{"internal/pagetest", nil},
 	{"internal/mutation", nil},
 	{"internal/guard", nil},
 	{"internal/pages", nil},

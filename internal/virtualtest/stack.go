@@ -156,7 +156,7 @@ func (s *Stack) configure(at Servers) error {
 	}
 	c := &loaded.Config
 	c.Postgres.Servers = []config.Server{{DSN: at.DSN}}
-	c.Postgres.MaxConnections = 6 // of all nodes together
+	c.Postgres.MaxConnections, c.Postgres.ServerConnections = 6, 96 // of all nodes together
 	c.Kafka.Brokers, c.Kafka.Partitions = []string{at.Kafka}, 2
 	if at.TopicPrefix != "" {
 		c.Kafka.TopicPrefix = at.TopicPrefix

@@ -95,6 +95,16 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- The role of the programs may not own the tables. Both functions work with the rights of their
+-- owner, and find nothing but what is in this schema.
+-- +goose StatementBegin
+DO $$
+BEGIN
+  EXECUTE format('ALTER FUNCTION run_event_make_day(int4) SECURITY DEFINER SET search_path = %I, pg_temp', current_schema());
+  EXECUTE format('ALTER FUNCTION run_event_drop_before(int4) SECURITY DEFINER SET search_path = %I, pg_temp', current_schema());
+END $$;
+-- +goose StatementEnd
+
 -- Figures of the last hour: what one process has counted of one tenant in 10 s (package
 -- figures). All rows of an interval are in one database, the next one if that does not answer.
 CREATE TABLE figure (

@@ -1,0 +1,175 @@
+package app
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/storetest"
+)
+
+// configured returns the defaults with one server.
+func configured(t *testing.T, dsn string) *config.Config {
+	t.Helper()
+	loaded, err := config.Load(config.Sources{Environ: []string{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &loaded.Config
+	c.Postgres.Servers = []config.Server{{DSN: dsn}}
+	return c
+}
+
+// found returns the finding about a part.
+func found(t *testing.T, all []Finding, part string) Finding {
+	t.Helper()
+	for _, f := range all {
+		if f.Part == part {
+			return f
+		}
+	}
+	t.Fatalf("nothing is said about %s: %+v", part, all)
+	return Finding{}
+}
+
+func TestAServerThatAdmitsNobodyIsNamedWithTheCure(t *testing.T) {
+	t.Parallel()
+	server := testenv.NewPostgres(t, testenv.Setting("max_connections", "8"))
+	for {
+		conn, err := pgx.Connect(t.Context(), server.DSN())
+		if err != nil {
+			break // all are taken
+		}
+		defer conn.Close(context.Background()) //nolint:errcheck // the server stops
+	}
+	c := configured(t, server.DSN())
+	cluster, err := OpenCluster(t.Context(), c, store.TaskdApplication)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	err = reachPostgres(t.Context(), quiet, cluster, 300*time.Millisecond, true)
+	for _, want := range []string{"sorry, too many clients already", "53300", "raise max_connections", "16 of 16 databases do not answer"} {
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("a program ends with %v, want one line with %q", err, want)
+		}
+	}
+	f := found(t, Examine(t.Context(), c), "postgres")
+	if f.State != Failed || !strings.Contains(f.What, "too many clients already") || !strings.Contains(f.Cure, "max_connections") {
+		t.Errorf("doctor says %+v", f)
+	}
+	if err := postgresCheck(cluster).Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "too many clients already") {
+		t.Errorf("/readyz says %v", err)
+	}
+}
+
+func TestProgramsDoNotStartThroughAPoolerThatSharesSessions(t *testing.T) {
+	t.Parallel()
+	c := configured(t, testenv.NewPgBouncer(t, storetest.DSN(t), "transaction", 30))
+	cluster, err := OpenCluster(t.Context(), c, store.TaskdApplication)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	err = reachPostgres(t.Context(), quiet, cluster, time.Minute, true)
+	if err == nil || !strings.Contains(err.Error(), "a pooler in transaction mode") || !strings.Contains(err.Error(), "set pool_mode = session") {
+		t.Errorf("the program ends with %v", err)
+	}
+	if f := found(t, Examine(t.Context(), c), "sessions"); f.State != Failed || !strings.Contains(f.What, "transaction mode") {
+		t.Errorf("doctor says %+v", f)
+	}
+}
+
+func TestDoctorComparesWhatProgramsMayOpenWithWhatTheServerAdmits(t *testing.T) {
+	sessions := func(taskds, dispatchers int) map[string]int {
+		all := map[string]int{}
+		for i := range taskds {
+			all[fmt.Sprintf("%s.%d", store.TaskdApplication, i)] = 12
+		}
+		for i := range dispatchers {
+			all[fmt.Sprintf("%s.%d", store.DispatcherApplication, i)] = 12
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name       string
+		a          store.Admission
+		configured int
+		state      State
+		says, cure string
+	}{
+		{"a stock server", store.Admission{Max: 100, Reserved: 3, RoleLimit: -1, DatabaseLimit: -1, Locks: 256, Sessions: sessions(2, 3)}, 0, OK,
+			"admits 97 (max_connections 100 - 3 reserved); 2 taskds and 3 dispatchers that run open at most 16 each, 83 together; open now: 60", ""},
+		{"too many programs", store.Admission{Max: 100, Reserved: 3, RoleLimit: -1, DatabaseLimit: -1, Locks: 256, Sessions: sessions(10, 20)}, 0, Failed,
+			"open at most 4 each, 140 together", "raise max_connections of the server by 47 or more"},
+		{"too much is configured", store.Admission{Max: 100, Reserved: 3, RoleLimit: -1, DatabaseLimit: -1, Locks: 256, Sessions: sessions(2, 3)}, 30, Failed,
+			"open at most 30 each, 153 together", "postgres.server_connections to 18 or less"},
+		{"a limit of the role", store.Admission{Max: 500, Reserved: 3, Others: 7, RoleLimit: 90, DatabaseLimit: -1, Locks: 256, Sessions: sessions(2, 3)}, 0, OK,
+			"admits 90 (max_connections 500 - 3 reserved - 7 of other roles, limit of the role 90)", ""},
+	} {
+		conf := configured(t, "postgres://127.0.0.1/x")
+		conf.Postgres.ServerConnections = c.configured
+		e := &examination{config: conf}
+		e.admission(&c.a, 16, true)
+		f := found(t, e.findings, "connections")
+		if f.State != c.state || !strings.Contains(f.What, c.says) || !strings.Contains(f.Cure, c.cure) || (c.cure == "") != (f.Cure == "") {
+			t.Errorf("%s: %+v, want %s, %q, %q", c.name, f, c.state, c.says, c.cure)
+		}
+	}
+	e := &examination{config: configured(t, "postgres://127.0.0.1/x")}
+	e.admission(&store.Admission{Max: 100, Reserved: 3, RoleLimit: -1, DatabaseLimit: -1, Locks: 64, Sessions: sessions(2, 3)}, 16, true)
+	if f := found(t, e.findings, "locks"); f.State != Warning || !strings.Contains(f.Cure, "max_locks_per_transaction to 256") {
+		t.Errorf("with few locks doctor says %+v", f)
+	}
+}
+
+func TestDoctorExaminesWhatIsConfigured(t *testing.T) {
+	c := configured(t, "")
+	c.Postgres.Servers, c.Kafka.Brokers = nil, nil
+	all := Examine(t.Context(), c)
+	if len(all) != 2 || found(t, all, "postgres").State != Warning || found(t, all, "kafka").State != Warning {
+		t.Errorf("got %+v", all)
+	}
+}
+
+func TestTheFirstOfJoinedErrorsIsWhole(t *testing.T) {
+	first := errors.New("failed to connect:\n\tserver error: FATAL: sorry")
+	got := firstOf(errors.Join(first, errors.New("other")))
+	if !errors.Is(got, first) || oneLine(got) != "failed to connect: server error: FATAL: sorry (others too)" {
+		t.Errorf("got %q", oneLine(got))
+	}
+	if got := firstOf(first); got != first { //nolint:errorlint // it is the same
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestFailuresHaveCures(t *testing.T) {
+	for want, err := range map[string]error{
+		"raise max_connections":       &pgconn.PgError{Code: "53300"},
+		"the password is wrong":       fmt.Errorf("connect: %w", &pgconn.PgError{Code: "28P01"}),
+		"create the database":         &pgconn.PgError{Code: "3D000"},
+		"the role lacks a right":      &pgconn.PgError{Code: "42501"},
+		"max_locks_per_transaction":   &pgconn.PgError{Code: "53200"},
+		"sslrootcert":                 x509.UnknownAuthorityError{},
+		"postgres.server_connections": store.ErrNoConnection,
+	} {
+		if got := store.Cure(err); !strings.Contains(got, want) {
+			t.Errorf("%v: the cure is %q, want %q", err, got, want)
+		}
+	}
+	for _, err := range []error{nil, errors.New("x"), store.ErrPooled, &pgconn.PgError{Code: "22012"}} {
+		if got := store.Cure(err); got != "" {
+			t.Errorf("%v has the cure %q", err, got)
+		}
+	}
+}

@@ -1,0 +1,2 @@
+-- The process of the server that answers.
+SELECT pg_backend_pid()
