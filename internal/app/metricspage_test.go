@@ -168,6 +168,8 @@ var notMetrics = []string{
 	"perceptor_outbox", "perceptor_add", "perceptor_cancel", "perceptor_update", "perceptor_trigger",
 	// The role that owns the tables.
 	"perceptor_owner",
+	// The slots and schemas of a move.
+	"perceptor_making_", "perceptor_move_",
 }
 
 var mentioned = regexp.MustCompile(`\bperceptor_[a-z][a-z0-9_]+`)
