@@ -83,7 +83,7 @@ func (s *budgets) move(p *pooled, server string) {
 		}
 		from.queue = slices.DeleteFunc(from.queue, func(w *waiter) bool { return w.p == p })
 	}
-	p.mu, p.budget = &s.mu, to
+	p.budget = to
 	to.pools = append(to.pools, p)
 }
 

@@ -176,7 +176,7 @@ func (c *Cluster) openDatabase(ctx context.Context, d int, cfg Config) error {
 	}
 	p := newPlaced(d, c.logins[c.place[d]], c.logins, cfg.ReadOnly)
 	c.storage[p.address.Load().Server()] = cfg.Servers[c.place[d]].Storage
-	part := &pooled{most: cfg.MaxConns, used: time.Now()}
+	part := &pooled{mu: &c.budgets.mu, most: cfg.MaxConns, used: time.Now()}
 	p.moved = func() {
 		c.pools[d].Reset()
 		c.watchServer(d)
