@@ -27,7 +27,7 @@ import (
 // baseCommit is the release before this tree: a commit whose programs tolerate one version
 // of difference. After a release it becomes the commit of that release. Until the first
 // release, migrations may be changed in place; then it becomes a commit that has the change.
-const baseCommit = "d588877c56ec26ee70aa5559353b44672418cc8e"
+const baseCommit = "ccc35ed84b4d8851342d5a679807b07d1e9e93df"
 
 // TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract exchanges every process of the base by
 // its synthetic successor, back, and forth again, one after the other, while tasks fire.
