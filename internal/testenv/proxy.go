@@ -17,6 +17,7 @@ type Proxy struct {
 	thawed   *sync.Cond
 	frozen   bool
 	down     bool
+	era      int // grows with each Cut and Redirect
 	delay    time.Duration
 	harmed   int64
 	conns    map[net.Conn]bool
@@ -63,7 +64,7 @@ func (p *Proxy) accept() {
 			return
 		}
 		p.mu.Lock()
-		upstream := p.upstream
+		upstream, era := p.upstream, p.era
 		p.mu.Unlock()
 		out, err := net.DialTimeout("tcp", upstream, probeWait)
 		if err != nil {
@@ -74,7 +75,7 @@ func (p *Proxy) accept() {
 			continue
 		}
 		p.mu.Lock()
-		if p.down {
+		if p.down || era != p.era { // the way that was dialed is no longer the one to go
 			p.harmed++
 			in.Close()
 			out.Close()
@@ -171,6 +172,7 @@ func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.down = true
+	p.era++
 	p.harmed += int64(len(p.conns))
 	for c := range p.conns {
 		c.Close()
@@ -184,6 +186,7 @@ func (p *Proxy) Redirect(upstream string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.upstream = upstream
+	p.era++
 }
 
 // Heal ends a Cut: the proxy accepts connections again.

@@ -58,6 +58,77 @@ func TestAProxyTellsWhatItHarmed(t *testing.T) {
 	}
 }
 
+// answering starts a server that sends letter for each byte that it gets.
+func answering(t *testing.T, letter byte) (addr string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				for one := make([]byte, 1); ; {
+					if _, err := conn.Read(one); err != nil {
+						return
+					}
+					if _, err := conn.Write([]byte{letter}); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+func TestNoConnectionFromBeforeARedirectReachesTheOldServer(t *testing.T) {
+	t.Parallel()
+	servers := []string{answering(t, 0), answering(t, 1)}
+	p := NewProxy(t, servers[0])
+	for round := range 100 {
+		target := (round + 1) % 2
+		dialed, done := make(chan net.Conn), make(chan struct{})
+		go func() {
+			defer close(dialed)
+			for {
+				conn, err := net.Dial("tcp", p.Addr())
+				if err != nil {
+					continue
+				}
+				select {
+				case dialed <- conn:
+				case <-done:
+					conn.Close()
+					return
+				}
+			}
+		}()
+		early := <-dialed
+		p.Cut()
+		p.Redirect(servers[target])
+		p.Heal()
+		for _, conn := range []net.Conn{early, <-dialed, <-dialed} {
+			must(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+			answer := []byte{1}
+			if _, err := conn.Write(answer); err == nil {
+				if _, err := io.ReadFull(conn, answer); err == nil && int(answer[0]) != target {
+					t.Fatalf("round %d: after the redirect to server %d, server %d answers", round, target, answer[0])
+				}
+			}
+			conn.Close()
+		}
+		close(done)
+		for conn := range dialed {
+			conn.Close()
+		}
+	}
+}
+
 func TestADelayDoesNotLimitTheThroughput(t *testing.T) {
 	t.Parallel()
 	const delay, size = 50 * time.Millisecond, 32 << 20
