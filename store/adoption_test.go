@@ -111,11 +111,7 @@ func TestADatabaseOfAnotherOriginIsRefused(t *testing.T) {
 
 func TestAStandbyIsRefused(t *testing.T) {
 	t.Parallel()
-	primary := testenv.NewPostgres(t)
-	c := storetest.OpenDSN(t, primary.DSN())
-	if err := c.Migrate(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	primary := storetest.NewServer(t)
 	second := testenv.NewStandby(t, primary, "standby")
 	standby := storetest.OpenDSN(t, second.DSN())
 	if err := standby.Pool(3).Ping(t.Context()); !errors.Is(err, identity.ErrStandby) {

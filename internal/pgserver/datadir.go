@@ -59,13 +59,11 @@ func (l *launcher) create(ctx context.Context) error {
 	if err := l.account.canEnter(draft); err != nil {
 		return err
 	}
-	if err := os.Mkdir(draft, 0o700); err != nil {
-		return fmt.Errorf("create data directory: %w", err)
+	fill := l.initdb
+	if initial := l.opts.Initial; initial != "" {
+		fill = func(ctx context.Context, dir string) error { return Copy(ctx, initial, dir) }
 	}
-	if err := l.account.own(draft); err != nil {
-		return err
-	}
-	if err := l.initdb(ctx, draft); err != nil {
+	if err := fill(ctx, draft); err != nil {
 		return err
 	}
 	if err := os.Rename(draft, l.opts.DataDir); err != nil {
@@ -74,7 +72,14 @@ func (l *launcher) create(ctx context.Context) error {
 	return nil
 }
 
+// initdb makes a data directory without databases of its own.
 func (l *launcher) initdb(ctx context.Context, dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("create data directory: %w", err)
+	}
+	if err := l.account.own(dir); err != nil {
+		return err
+	}
 	password := dir + ".password"
 	if err := os.WriteFile(password, []byte(rand.Text()), 0o600); err != nil {
 		return fmt.Errorf("write password: %w", err)

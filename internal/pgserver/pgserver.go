@@ -42,6 +42,9 @@ type Options struct {
 	// DataDir is the data directory. Start creates it if it does not exist. The server's user must be
 	// allowed to enter its parent directory.
 	DataDir string
+	// Initial, if set, is the data directory of a server that was stopped, of the same version. A new
+	// data directory is a copy of it, with its databases and its password.
+	Initial string
 	// Port is the port on 127.0.0.1. If it is 0, Start picks a free one.
 	Port int
 	// Binaries are the programs to use. If it is the zero value, Start uses those that [Find] finds, or

@@ -92,8 +92,8 @@ func startAll(ctx context.Context) ([]string, error) {
 
 	var (
 		wg   sync.WaitGroup
-		env  [3]string
-		errs [3]error
+		env  [4]string
+		errs [4]error
 	)
 	start := func(i int, variable string, f func() (string, error)) {
 		if os.Getenv(variable) != "" {
@@ -121,6 +121,10 @@ func startAll(ctx context.Context) ([]string, error) {
 			value = shared.kafka.Addr()
 		}
 		return value, err
+	})
+	start(3, TemplatesVariable, func() (dir string, err error) {
+		dir = serverDir(place, "templates")
+		return dir, os.Mkdir(dir, 0o755)
 	})
 	wg.Wait()
 	return compact(env[:]), errors.Join(errs[:]...)

@@ -21,6 +21,7 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
+	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -248,14 +249,19 @@ type database interface {
 // startDatabase starts a server, and its standby if it is to have one. What it returns was started, also
 // beside an error.
 func (r *realStack) startDatabase(ctx context.Context, dir string) (database, error) {
+	tables, err := r.tables(ctx)
+	if err != nil {
+		return nil, err
+	}
+	options := append(r.security.postgresOptions(), tables)
 	if !r.o.Standby {
-		server, err := startPostgres(ctx, dir, r.o, r.security.postgresOptions()...)
+		server, err := startPostgres(ctx, dir, r.o, options...)
 		if server == nil {
 			return nil, err
 		}
 		return server, err
 	}
-	pair := &Replicas{name: "postgres", dir: dir, syncOnly: true, options: r.security.postgresOptions()}
+	pair := &Replicas{name: "postgres", dir: dir, syncOnly: true, options: options}
 	if err := pair.start(ctx, r.o, false); err != nil {
 		return nil, err
 	}
@@ -320,6 +326,15 @@ func (r *realStack) migrate(ctx context.Context, cluster *store.Cluster) error {
 		}
 	}
 	return nil
+}
+
+// tables makes the only server of a stack begin with the tables of this tree, where tests have them ready.
+func (r *realStack) tables(ctx context.Context) (testenv.PostgresOption, error) {
+	if r.o.Migrate != nil || r.o.PostgresServers > 1 {
+		return testenv.StartsWith(""), nil
+	}
+	dir, err := testenv.InitialData(ctx, storetest.Template())
+	return testenv.StartsWith(dir), err
 }
 
 func startPostgres(ctx context.Context, dir string, o RealOptions, settings ...testenv.PostgresOption) (*testenv.PostgresServer, error) {

@@ -99,16 +99,13 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t}
-	for i := range r.servers {
-		r.servers[i] = testenv.NewPostgres(t, testenv.Setting("wal_level", "logical"), testenv.Setting("wal_retrieve_retry_interval", "100ms"),
+	for i, start := range []func(testing.TB, ...testenv.PostgresOption) *testenv.PostgresServer{storetest.NewServer, testenv.NewPostgres} {
+		r.servers[i] = start(t, testenv.Setting("wal_level", "logical"), testenv.Setting("wal_retrieve_retry_interval", "100ms"),
 			testenv.Setting("max_worker_processes", "16"), testenv.Setting("max_sync_workers_per_subscription", "4"), testenv.Setting("max_logical_replication_workers", "8"))
 		r.dsns[i] = r.servers[i].DSN()
 	}
 	both := func(c *store.Config) { c.Servers = servers(r.dsns[0], r.dsns[1]) }
 	r.cluster = storetest.OpenDSN(t, "", both)
-	if err := r.cluster.Migrate(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	for i := range 3 {

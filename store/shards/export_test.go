@@ -232,11 +232,8 @@ func (f *farRace) judgeExport(before []task.ID, seen map[task.ID]int, interrupte
 }
 
 func TestASnapshotOfAStandbyHasTheTasksAsOfOneInstant(t *testing.T) {
-	primary := testenv.NewPostgres(t)
+	primary := storetest.NewServer(t)
 	on := storetest.OpenDSN(t, primary.DSN())
-	if err := on.Migrate(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
 	s := New(on, Config{})
 	running, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -37,12 +37,11 @@ func newLosing(t *testing.T) *losing {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
-	l := &losing{t: t, ctx: ctx, primary: testenv.NewPostgres(t), seen: map[int64]task.ID{}, adopted: map[string]int{}}
+	l := &losing{t: t, ctx: ctx, primary: storetest.NewServer(t), seen: map[int64]task.ID{}, adopted: map[string]int{}}
 	l.proxy = testenv.NewProxy(t, l.primary.Addr())
 	dsn, err := l.proxy.Through(l.primary.DSN())
 	l.must(err)
 	l.dsn = dsn
-	l.must(storetest.OpenDSN(t, dsn).Migrate(ctx, nil))
 	return l
 }
 

@@ -9,23 +9,21 @@ import (
 
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
 
 // twoServers spreads the databases over two servers, and returns the one with the upper half.
 func twoServers(t *testing.T) (*store.Cluster, *testenv.PostgresServer) {
 	t.Helper()
-	upper := testenv.NewPostgres(t)
+	upper := storetest.NewServer(t)
 	cluster, err := store.Open(context.Background(), store.Config{Servers: []store.Server{
-		{DSN: testenv.Database(t)}, {DSN: upper.DSN()},
+		{DSN: storetest.DSN(t)}, {DSN: upper.DSN()},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	if err := cluster.Migrate(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
 	return cluster, upper
 }
 

@@ -52,3 +52,17 @@ func OpenDSN(tb testing.TB, dsn string, configure ...func(*store.Config)) *store
 	tb.Cleanup(c.Close)
 	return c
 }
+
+// NewServer starts a PostgreSQL server for one test, with all 16 migrated databases in its database postgres.
+func NewServer(tb testing.TB, opts ...testenv.PostgresOption) *testenv.PostgresServer {
+	tb.Helper()
+	dir, err := testenv.InitialData(context.Background(), Template())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	server := testenv.NewPostgres(tb, append([]testenv.PostgresOption{testenv.StartsWith(dir)}, opts...)...)
+	if err := Template().Fill(context.Background(), server.DSN()); err != nil { // which adopts databases that are there
+		tb.Fatal(err)
+	}
+	return server
+}
