@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -152,7 +153,7 @@ var badTasks = []badTask{
 	{"a content type that is none", payloadOf(&perceptorv1.Payload{Data: []byte("x"), ContentType: "text"}), []string{"payload.content_type"}, "is not a media type", ""},
 	{"too long a content type", payloadOf(&perceptorv1.Payload{Data: []byte("x"), ContentType: "text/" + strings.Repeat("x", 251)}), []string{"payload.content_type"}, "has 256 bytes; at most 255", ""},
 	{"a line break in a content type", payloadOf(&perceptorv1.Payload{Data: []byte("x"), ContentType: "text/plain\nx: y"}), []string{"payload.content_type"}, "printable ASCII", ""},
-	{"a payload that is not JSON", payloadOf(&perceptorv1.Payload{Data: []byte(`{"a": nil}`), ContentType: "application/json"}), []string{"payload.data"}, "at byte 8", ""},
+	{"a payload that is not JSON", payloadOf(&perceptorv1.Payload{Data: []byte(`{"a": nil}`), ContentType: "application/json"}), []string{"payload.data"}, "line 1, column 7: nil is not a value", ""},
 	{"a payload over the tenant's limit", payloadOf(&perceptorv1.Payload{Data: make([]byte, 1000-len("order42")+1)}),
 		[]string{"payload"}, "together have 1001 bytes; the tenant's limit is 1000", ""},
 	{"JSON that is not its data", payloadOf(&perceptorv1.Payload{Data: []byte(`{"a":1}`), Json: structpb.NewNumberValue(2)}), []string{"payload.json"}, "set only one", ""},
@@ -348,32 +349,43 @@ func withoutNil(m proto.Message) proto.Message {
 func TestJSONThatIsNotTheContractIsRefusedWithItsPlace(t *testing.T) {
 	b := setup(t)
 	cases := []struct{ name, path, body, field, says string }{
-		{"an unknown field", "/v1/tasks", `{"kind":"k","priority":1}`, "priority", `unknown field "priority"`},
-		{"an unknown field far inside", "/v1/tasks:batchAdd", "{\"tasks\":[{\"kind\":\"k\"},\n {\"retryPolicy\":{\"max\":1}}]}", "tasks[1].retryPolicy.max", `unknown field "max"`},
-		{"an unknown enum name", "/v1/tasks", `{"type":"SOMETIMES"}`, "type", "SOMETIMES"},
-		{"a field given twice", "/v1/tasks", `{"kind":"a","kind":"b"}`, "kind", "duplicate"},
-		{"a wrong kind of value", "/v1/tasks", `{"maxCount":{}}`, "maxCount", "{"},
-		{"a number that is no integer", "/v1/tasks", `{"maxCount":1.5}`, "maxCount", "1.5"},
-		{"an integer too large", "/v1/tasks", `{"maxCount":"9223372036854775808"}`, "maxCount", "9223372036854775808"},
-		{"a list for an object", "/v1/tasks", `[]`, "body", "["},
-		{"invalid UTF-8", "/v1/tasks", "{\"kind\":\"a\xffb\"}", "kind", "UTF-8"},
-		{"invalid UTF-8 in a param", "/v1/tasks", "{\"params\":{\"a\":\"\xc3(\"}}", "params.a", "UTF-8"},
-		{"half of a pair of escapes", "/v1/tasks", `{"params":{"a":"\ud800"}}`, "", "half of a pair"},
-		{"a payload that is no base64", "/v1/tasks", `{"payload":{"data":"!"}}`, "payload.data", "!"},
-		{"half a text", "/v1/tasks", `{"kind":"a"`, "", "unexpected end"},
-		{"two texts", "/v1/tasks", `{"kind":"a"} {}`, "", "after top-level value"},
-		{"no JSON at all", "/v1/tasks", `kind=a`, "", "invalid character"},
-		{"a holder that is no number", "/v1/runs:report", `{"holder":"me"}`, "holder", "me"},
-		{"an id that is no number", "/v1/tasks/abc:cancel", `{}`, "id", "abc"},
-		{"an id too large", "/v1/tasks/9223372036854775808:pause", `{}`, "id", "out of range"},
-		{"a query parameter that is none", "/v1/tasks?requestid=a", `{"kind":"a"}`, "", `"requestid"`},
-		{"a query parameter that belongs into the body", "/v1/tasks?task.kind=b", `{"kind":"a"}`, "", `"task.kind"`},
+		{"an unknown field", "/v1/tasks", `{"kind":"k","priority":1}`, "task.priority", "unknown field"},
+		{"a misspelt field far inside", "/v1/tasks:batchAdd", "{\"tasks\":[{\"kind\":\"k\"},\n {\"retryPolicy\":{\"maxAtempts\":1}}]}",
+			"tasks[1].retry_policy.maxAtempts", "unknown field; did you mean max_attempts?"},
+		{"an unknown enum name", "/v1/tasks", `{"type":"SOMETIMES"}`, "task.type", `"SOMETIMES" is not one of ONE_SHOT, NON_BLOCKING, BLOCKING`},
+		{"a field given twice", "/v1/tasks", `{"kind":"a","kind":"b"}`, "task.kind", "is given twice"},
+		{"a wrong kind of value", "/v1/tasks", `{"maxCount":{}}`, "task.max_count", "{} is not a whole number"},
+		{"a number that is no integer", "/v1/tasks", `{"maxCount":1.5}`, "task.max_count", "1.5 is not a whole number"},
+		{"an integer too large", "/v1/tasks", `{"maxCount":"9223372036854775808"}`, "task.max_count", `"9223372036854775808" is not between`},
+		{"no duration", "/v1/tasks", `{"interval":"soon"}`, "task.interval", `"soon" is not a duration; write seconds with an s, such as "3600s"`},
+		{"no instant", "/v1/tasks", `{"beginTime":"yesterday"}`, "task.begin_time", `"yesterday" is not an instant; write RFC 3339, such as "2026-11-25T10:00:00Z"`},
+		{"a list for an object", "/v1/tasks", `[]`, "task", "[] is not an object"},
+		{"a list for a request", "/v1/tasks:batchAdd", `[]`, "body", "[] is not an object"},
+		{"invalid UTF-8", "/v1/tasks", "{\"kind\":\"a\xffb\"}", "task.kind", "UTF-8"},
+		{"invalid UTF-8 in a param", "/v1/tasks", "{\"params\":{\"a\":\"\xc3(\"}}", `task.params["a"]`, "UTF-8"},
+		{"half of a pair of escapes", "/v1/tasks", `{"params":{"a":"\ud800"}}`, `task.params["a"]`, "half of a pair"},
+		{"a payload that is no base64", "/v1/tasks", `{"payload":{"data":"!"}}`, "task.payload.data", `"!" is not bytes in base64`},
+		{"a tenant", "/v1/admin/tenants", `{"maxParamsBytes":"x"}`, "tenant.max_params_bytes", `"x" is not a whole number`},
+		{"half a text", "/v1/tasks", `{"kind":"a"`, "", "line 1, column 12: the text ends before the object of line 1 is closed with }"},
+		{"two texts", "/v1/tasks", `{"kind":"a"} {}`, "", "line 1, column 14: '{' follows"},
+		{"no JSON at all", "/v1/tasks", `kind=a`, "", "line 1, column 1: kind is not a value"},
+		{"a holder that is no number", "/v1/runs:report", `{"holder":"me"}`, "holder", `"me" is not a whole number`},
+		{"an id that is no number", "/v1/tasks/abc:cancel", `{}`, "id", `"abc" is not a whole number`},
+		{"an id too large", "/v1/tasks/9223372036854775808:pause", `{}`, "id", `"9223372036854775808" is not between`},
+		{"a query parameter that is none", "/v1/tasks?requestid=a", `{"kind":"a"}`, "requestid", "unknown query parameter; did you mean request_id?"},
+		{"a query parameter that belongs into the body", "/v1/tasks?task.kind=b", `{"kind":"a"}`, "task.kind", "cannot be a query parameter"},
 		{"a query where there is none", "/v1/tasks:batchAdd?request_id=a", `{"tasks":[{}]}`, "", "no query parameters"},
-		{"a query parameter given twice", "/v1/tasks?request_id=a&request_id=b", `{"kind":"a"}`, "", "2 times"},
+		{"a query parameter given twice", "/v1/tasks?request_id=a&request_id=b", `{"kind":"a"}`, "request_id", "is given 2 times"},
+		{"a query parameter in two spellings", "/v1/tasks?request_id=a&requestId=b", `{"kind":"a"}`, "request_id", "is given 2 times"},
+		{"a query parameter that is not true or false", "/v1/tasks?upsert=perhaps", `{"kind":"a"}`, "upsert", `"perhaps" is not true or false`},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			a := b.fetch("acme-secret", http.MethodPost, c.path, c.body, nil)
+			secret := "acme-secret"
+			if strings.HasPrefix(c.path, "/v1/admin/") {
+				secret = "admin-secret"
+			}
+			a := b.fetch(secret, http.MethodPost, c.path, c.body, nil)
 			if a.http != http.StatusBadRequest || a.code != codes.InvalidArgument || a.reason != "MALFORMED_REQUEST" {
 				t.Errorf("%d %s %s", a.http, a.code, a.reason)
 			}
@@ -385,24 +397,20 @@ func TestJSONThatIsNotTheContractIsRefusedWithItsPlace(t *testing.T) {
 			}
 		})
 	}
-	t.Run("an unknown query parameter of a list", func(t *testing.T) {
-		a := b.fetch("acme-secret", http.MethodGet, "/v1/tasks?kinds=a", "", nil)
-		if a.http != http.StatusBadRequest || !strings.Contains(a.message, `"kinds"`) {
-			t.Errorf("%+v", a)
+	for query, want := range map[string]map[string]string{
+		"kinds=a":                {"kinds": "unknown query parameter; did you mean kind?"},
+		"kind=%ff":               {"kind": "contains invalid UTF-8"},
+		"tags=a&tags=%ff":        {"tags[1]": "contains invalid UTF-8"},
+		"state=LATE":             {"state": `"LATE" is not one of SCHEDULED, RUNNING, COMPLETED, CANCELLED, FAILED`},
+		"pageSize=x&dueFrom=now": {"page_size": `"x" is not a whole number`, "due_from": `"now" is not an instant; write RFC 3339, such as "2026-11-25T10:00:00Z"`},
+		"page_size=9999999999":   {"page_size": `"9999999999" is not between -2147483648 and 2147483647`},
+		"kind=%zz":               {},
+	} {
+		a := b.fetch("acme-secret", http.MethodGet, "/v1/tasks?"+query, "", nil)
+		if diff := cmp.Diff(want, a.faults); diff != "" || a.http != http.StatusBadRequest || a.reason != "MALFORMED_REQUEST" {
+			t.Errorf("%s: %d %s: %s", query, a.http, a.body, diff)
 		}
-	})
-	t.Run("invalid UTF-8 in a query", func(t *testing.T) {
-		a := b.fetch("acme-secret", http.MethodGet, "/v1/tasks?kind=%ff", "", nil)
-		if a.http != http.StatusBadRequest || !strings.Contains(a.message, "UTF-8") {
-			t.Errorf("%+v", a)
-		}
-	})
-	t.Run("an unknown enum value in a query", func(t *testing.T) {
-		a := b.fetch("acme-secret", http.MethodGet, "/v1/tasks?state=LATE", "", nil)
-		if a.http != http.StatusBadRequest || !strings.Contains(a.faults["state"], "LATE") {
-			t.Errorf("%+v", a)
-		}
-	})
+	}
 	if len(b.tasks.adds)+len(b.tasks.lists) != 0 {
 		t.Error("a malformed request reached the store")
 	}
@@ -415,9 +423,9 @@ func TestBytesThatAreNotTheContractAreRefusedOverGRPC(t *testing.T) {
 		wire string
 		says string
 	}{
-		{"invalid UTF-8", "\x0a\x03\x12\x01\xff", "at task.kind: the text contains invalid UTF-8"},
-		{"invalid UTF-8 in a param", "\x0a\x08\x4a\x06\x0a\x01k\x12\x01\xff", "at task.params: the text contains invalid UTF-8"},
-		{"a truncated message", "\x0a\x7f\x12", "invalid wire-format data"},
+		{"invalid UTF-8", "\x0a\x03\x12\x01\xff", "task.kind: contains invalid UTF-8"},
+		{"invalid UTF-8 in a param", "\x0a\x08\x4a\x06\x0a\x01k\x12\x01\xff", "task.params[\"k\"]: contains invalid UTF-8"},
+		{"a truncated message", "\x0a\x7f\x12", "its bytes are not a perceptor.v1.AddTaskRequest"},
 		{"no message at all", "\xff\xff\xff\xff", "cannot be decoded"},
 	}
 	for _, c := range cases {
@@ -451,8 +459,11 @@ func TestARequestOverTheSizeLimitIsRefused(t *testing.T) {
 	if a.http != http.StatusRequestEntityTooLarge || a.reason != "REQUEST_TOO_LARGE" || !strings.Contains(a.message, "2000 bytes") {
 		t.Errorf("HTTP with a length: %+v", a)
 	}
-	a = b.chunked("acme-secret", "/v1/tasks", `{"kind":"`+big.Kind+`"}`)
-	if a.http != http.StatusRequestEntityTooLarge || !strings.Contains(a.message, "2000 bytes") {
-		t.Errorf("HTTP without a length: %+v", a)
+	for _, verb := range []string{http.MethodPost, http.MethodPatch} {
+		path := map[string]string{http.MethodPost: "/v1/tasks", http.MethodPatch: "/v1/tasks/1000"}[verb]
+		a = b.chunked("acme-secret", verb, path, `{"kind":"`+big.Kind+`"}`)
+		if a.http != http.StatusRequestEntityTooLarge || !strings.Contains(a.message, "2000 bytes") {
+			t.Errorf("%s over HTTP without a length: %+v", verb, a)
+		}
 	}
 }

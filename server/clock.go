@@ -41,13 +41,9 @@ func (s *clockService) AdvanceClock(ctx context.Context, r *perceptorv1.AdvanceC
 	case nil:
 		faults = append(faults, faultf("time", "either duration or time is required"))
 	case *perceptorv1.AdvanceClockRequest_Duration:
-		if err := to.Duration.CheckValid(); err != nil {
-			faults = append(faults, faultf("duration", "%s", withoutPrefix(err.Error())))
-		}
+		faults = append(faults, present(durationFault("duration", to.Duration))...)
 	case *perceptorv1.AdvanceClockRequest_Time:
-		if err := to.Time.CheckValid(); err != nil {
-			faults = append(faults, faultf("time", "%s", withoutPrefix(err.Error())))
-		}
+		faults = append(faults, present(timeFault("time", to.Time))...)
 	}
 	if err := s.checked(faults, r.GetWait()); err != nil {
 		return nil, err
@@ -57,12 +53,10 @@ func (s *clockService) AdvanceClock(ctx context.Context, r *perceptorv1.AdvanceC
 
 func (s *clockService) SetClock(ctx context.Context, r *perceptorv1.SetClockRequest) (*perceptorv1.AdvanceClockResponse, error) {
 	var faults []task.Fault
-	switch err := r.GetTime().CheckValid(); {
-	case r.GetTime() == nil:
+	if r.GetTime() == nil {
 		faults = append(faults, faultf("time", "is required"))
-	case err != nil:
-		faults = append(faults, faultf("time", "%s", withoutPrefix(err.Error())))
 	}
+	faults = append(faults, present(timeFault("time", r.GetTime()))...)
 	if err := s.checked(faults, r.GetWait()); err != nil {
 		return nil, err
 	}
@@ -79,11 +73,7 @@ func (s *clockService) checked(faults []task.Fault, w *perceptorv1.ClockWait) er
 	if s.clock == nil {
 		return errRealClock
 	}
-	if w.GetSettle() != nil {
-		if err := w.GetSettle().CheckValid(); err != nil {
-			faults = append(faults, faultf("wait.settle", "%s", withoutPrefix(err.Error())))
-		}
-	}
+	faults = append(faults, present(durationFault("wait.settle", w.GetSettle()))...)
 	if w.GetNoWait() && (w.GetLeaveOpen() || w.GetSettle() != nil) {
 		faults = append(faults, faultf("wait.no_wait", "excludes settle and leave_open, which concern the wait for results"))
 	}

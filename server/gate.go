@@ -251,16 +251,16 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !r.admit(data.Len()) {
 		return nil
 	}
+	m := r.message.(proto.Message).ProtoReflect().Descriptor()
 	if r.bytes > countedFrom {
 		left := maxEntries
-		if r.err = countEntries(r.message.(proto.Message).ProtoReflect().Descriptor(), data.Materialize(), &left, maxNesting); r.err != nil {
+		if err := countEntries(m, data.Materialize(), &left, maxNesting); err != nil {
+			r.err = malformed(err.Error())
 			return nil
 		}
 	}
-	if r.err = c.CodecV2.Unmarshal(data, r.message); r.err != nil {
-		if path := badText(r.message.(proto.Message).ProtoReflect().Descriptor(), data.Materialize(), maxPathSteps); path != "" {
-			r.err = fmt.Errorf("at %s: the text contains invalid UTF-8", path)
-		}
+	if c.CodecV2.Unmarshal(data, r.message) != nil {
+		r.err = badWire(m, data.Materialize())
 	}
 	return nil
 }

@@ -4,45 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"regexp"
-	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
-	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
-	"google.golang.org/genproto/googleapis/api/annotations"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/perceptor/perceptor/proto/openapi"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
-	"github.com/perceptor/perceptor/task"
 )
-
-func init() {
-	// The query parser is a global of the library, so it is set once.
-	runtime.NewServeMux(runtime.SetQueryParameterParser(&strictQuery{}))
-}
 
 // newGateway returns the HTTP side: JSON in, through the gate, JSON out.
 func newGateway(g *gate, maxBody int64, console func(grpc.ClientConnInterface) http.Handler) (http.Handler, error) {
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, newStrictJSON()),
 		runtime.WithIncomingHeaderMatcher(passedOn),
-		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, _ *http.Request, err error) {
-			writeError(w, err)
+		runtime.WithErrorHandler(func(ctx context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, _ *http.Request, err error) {
+			method, _ := runtime.RPCMethod(ctx)
+			writeError(w, decodingError(method, err))
 		}),
 		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
 			writeRoutingError(w, r, code)
@@ -109,9 +91,8 @@ func (g *gate) early(next http.Handler) http.Handler {
 			refuse(err)
 			return
 		}
-		if r.Method == http.MethodPost && r.URL.RawQuery != "" && !queryAllowed[r.URL.Path] {
-			writeError(w, reasoned(task.ReasonMalformedRequest,
-				"this call takes no query parameters; its fields belong in the body"))
+		if err := queryFault(r); err != nil {
+			writeError(w, err)
 			return
 		}
 		held, err := g.intake.chargeBody(w, r, who.Tenant.ID, from)
@@ -125,25 +106,6 @@ func (g *gate) early(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), holdKey{}, answer)))
 	})
 }
-
-// queryAllowed has the paths of POST calls whose body is one field of the
-// request. The other fields are query parameters. For other calls the library
-// would ignore query parameters.
-var queryAllowed = func() map[string]bool {
-	paths := map[string]bool{}
-	for full := range access {
-		name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(full, "/"), "/", "."))
-		d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
-		if err != nil {
-			continue
-		}
-		rule := proto.GetExtension(d.Options(), annotations.E_Http).(*annotations.HttpRule)
-		if rule.GetPost() != "" && rule.GetBody() != "*" {
-			paths[rule.GetPost()] = true
-		}
-	}
-	return paths
-}()
 
 // keyPath is the beginning of paths that name a task by its key.
 const keyPath = "/v1/tasksByKey/"
@@ -167,16 +129,15 @@ func escaped(next http.Handler) http.Handler {
 func limitBody(next http.Handler, limit int64) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > limit {
-			writeStatus(w, http.StatusRequestEntityTooLarge, tooLarge(strconv.FormatInt(limit, 10)))
+			writeError(w, tooLarge(limit))
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, limit)
+		// A body is JSON, whatever its type is said to be. The library would read it again as a
+		// form, and refuse types that it cannot parse.
+		r.Header.Del("Content-Type")
+		r.Body = refusingBody{http.MaxBytesReader(w, r.Body, limit)}
 		next.ServeHTTP(w, r)
 	})
-}
-
-func tooLarge(limit string) error {
-	return reasoned(task.ReasonRequestTooLarge, "the body has more than "+limit+" bytes")
 }
 
 // secure sets headers that restrict what browsers do with the answer.
@@ -205,117 +166,4 @@ func passedOn(header string) (string, bool) {
 		return strings.ToLower(header), true
 	}
 	return "", false
-}
-
-// writeError writes the HTTP status that corresponds to a gRPC status. Errors
-// of the library itself are plain texts.
-func writeError(w http.ResponseWriter, err error) {
-	s := status.Convert(err)
-	if len(s.Proto().GetDetails()) == 0 && s.Code() == codes.InvalidArgument {
-		if limit, ok := strings.CutPrefix(s.Message(), bodyCut); ok {
-			writeStatus(w, http.StatusRequestEntityTooLarge, tooLarge(limit))
-			return
-		}
-		if s.Message() == bodySlow {
-			writeStatus(w, http.StatusRequestTimeout, errRequestSlow)
-			return
-		}
-		err = undecoded(s.Message())
-	}
-	writeStatus(w, runtime.HTTPStatusFromCode(status.Code(err)), err)
-}
-
-// bodyCut is the beginning of the error for a body that [limitBody] truncated.
-const bodyCut = "body over the limit of "
-
-// bodySlow is the error for a body that did not arrive in time.
-const bodySlow = "body did not arrive in time"
-
-// badField matches the library's errors for a path or query parameter that it
-// cannot parse, and those of [locate] for a part of the body.
-var badField = regexp.MustCompile(`^(?:type mismatch, parameter: ([a-z_.]+), error|parsing field "([a-z_.]+)"|at ([^ ]+)): (.*)$`)
-
-// undecoded returns the status for a request that cannot be decoded.
-func undecoded(message string) error {
-	m := badField.FindStringSubmatch(message)
-	if m == nil {
-		return malformed(message)
-	}
-	return reasoned(task.ReasonMalformedRequest, message, &errdetails.BadRequest{
-		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: m[1] + m[2] + m[3], Description: shortened(m[4])}},
-	})
-}
-
-// writeRoutingError answers a request whose path or verb belongs to no method.
-func writeRoutingError(w http.ResponseWriter, r *http.Request, code int) {
-	err := reasoned(task.ReasonUnknownPath, "unknown path "+r.URL.Path)
-	switch code {
-	case http.StatusBadRequest:
-		err = malformed("the path " + r.URL.Path)
-	case http.StatusMethodNotAllowed:
-		err = unknownMethod(r.Method + " " + r.URL.Path)
-	}
-	writeStatus(w, code, err)
-}
-
-func writeStatus(w http.ResponseWriter, code int, err error) {
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	switch status.Code(err) {
-	case codes.Unauthenticated:
-		h.Set("WWW-Authenticate", `Bearer realm="perceptor"`)
-	case codes.Unavailable, codes.ResourceExhausted:
-		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(retryAfter(err).Seconds()))))
-	}
-	body, merr := protojson.Marshal(status.Convert(err).Proto())
-	if merr != nil {
-		body = []byte(`{"code":13,"message":"internal error"}`)
-	}
-	w.WriteHeader(code)
-	// The client may have gone; that is not an error.
-	_, _ = w.Write(append(body, '\n'))
-}
-
-// retryAfter returns the delay that an error names.
-func retryAfter(err error) time.Duration {
-	for _, d := range status.Convert(err).Details() {
-		if info, ok := d.(*errdetails.RetryInfo); ok {
-			return info.GetRetryDelay().AsDuration()
-		}
-	}
-	return retryDelay
-}
-
-// strictQuery refuses query parameters that are not fields of the request.
-type strictQuery struct{ runtime.DefaultQueryParser }
-
-// Parse fills msg from values.
-func (q *strictQuery) Parse(msg proto.Message, values url.Values, filter *utilities.DoubleArray) error {
-	fields := msg.ProtoReflect().Descriptor().Fields()
-	for key, given := range values {
-		field := fields.ByTextName(key)
-		if field == nil {
-			field = fields.ByJSONName(key)
-		}
-		switch {
-		case field == nil || field.Message() != nil && !isText(field.Message()) || field.IsMap():
-			return fmt.Errorf("unknown query parameter %.100q", key)
-		case filter.HasCommonPrefix([]string{string(field.Name())}):
-			return fmt.Errorf("query parameter %q belongs in the body or the path", key)
-		case len(given) > 1 && !field.IsList():
-			return fmt.Errorf("query parameter %q is given %d times", key, len(given))
-		case !utf8.ValidString(strings.Join(given, "")):
-			return fmt.Errorf("query parameter %q contains invalid UTF-8", key)
-		}
-	}
-	return q.DefaultQueryParser.Parse(msg, values, filter)
-}
-
-// isText reports whether JSON writes a message as a string.
-func isText(m protoreflect.MessageDescriptor) bool {
-	switch m.FullName() {
-	case "google.protobuf.Timestamp", "google.protobuf.Duration", "google.protobuf.FieldMask":
-		return true
-	}
-	return false
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/genproto/googleapis/api/annotations"
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
@@ -27,6 +29,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -198,13 +201,39 @@ func (b *bundle) do(secret string, r *http.Request, reply proto.Message) answer 
 		}
 		return answer{http: http.StatusOK, header: response.Header, body: raw}
 	}
-	var s rpcstatus.Status
-	if err := protojson.Unmarshal(raw, &s); err != nil {
-		b.t.Fatalf("%s %s: %v in %s", r.Method, r.URL, err, raw)
-	}
-	a := b.answerOf(status.FromProto(&s))
+	a := b.answerOf(status.FromProto(b.statusOf(response.StatusCode, raw)))
 	a.http, a.header, a.body = response.StatusCode, response.Header, raw
 	return a
+}
+
+// statusOf returns the gRPC status of an error over HTTP. Each must have the form of AIP-193.
+func (b *bundle) statusOf(at int, raw []byte) *rpcstatus.Status {
+	b.t.Helper()
+	var e struct {
+		Error *struct {
+			Code            int
+			Message, Status string
+			Details         []json.RawMessage
+		}
+	}
+	known := json.NewDecoder(bytes.NewReader(raw))
+	known.DisallowUnknownFields()
+	if err := known.Decode(&e); err != nil || e.Error == nil || e.Error.Code != at {
+		b.t.Fatalf("the error of a call with the status %d is %s (%v)", at, raw, err)
+	}
+	number, ok := code.Code_value[e.Error.Status]
+	if !ok || number == 0 || len(e.Error.Details) == 0 || e.Error.Message == "" {
+		b.t.Fatalf("the error has no status, message or details: %s", raw)
+	}
+	s := &rpcstatus.Status{Code: number, Message: e.Error.Message}
+	for _, text := range e.Error.Details {
+		d := &anypb.Any{}
+		if err := protojson.Unmarshal(text, d); err != nil {
+			b.t.Fatalf("%v in %s", err, raw)
+		}
+		s.Details = append(s.Details, d)
+	}
+	return s
 }
 
 // httpForm returns the HTTP request that stands for a call, by its annotation.
@@ -314,10 +343,10 @@ func (b *bundle) rawGRPC(secret, method string, wire []byte) answer {
 	return b.answerOf(status.Convert(b.conn.Invoke(ctx, method, wire, nil, grpc.ForceCodec(rawCodec{}))))
 }
 
-// chunked makes a POST request without a length.
-func (b *bundle) chunked(secret, path, body string) answer {
+// chunked makes a request without a length.
+func (b *bundle) chunked(secret, verb, path, body string) answer {
 	b.t.Helper()
-	r := must(http.NewRequest(http.MethodPost, "http://memory"+path, io.MultiReader(strings.NewReader(body))))(b.t)
+	r := must(http.NewRequest(verb, "http://memory"+path, io.MultiReader(strings.NewReader(body))))(b.t)
 	return b.do(secret, r, nil)
 }
 

@@ -253,7 +253,7 @@ func (w *importWriters) decompress(zipped []byte) ([]byte, error) {
 	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded), len(wire) > chunkBytes:
 		return nil, chunkTooLarge()
 	case err != nil:
-		return nil, invalid([]task.Fault{faultf("part", "the chunk cannot be decompressed by zstd: %v", err)})
+		return nil, invalid([]task.Fault{faultf("part", "the chunk is not compressed by zstd, or damaged")})
 	}
 	return wire, nil
 }
@@ -272,7 +272,7 @@ func (c *heldChunk) check(wire []byte) (err error) {
 	}
 	in := &perceptorv1.ImportChunk{}
 	if err := proto.Unmarshal(wire, in); err != nil {
-		return undecoded(err.Error())
+		return badWire(in.ProtoReflect().Descriptor(), wire)
 	}
 	needs := int64(len(wire)) + int64(len(in.Params)+len(in.Keys)) + int64(in.LineCount)*lineBytes
 	ctx, cancel := context.WithTimeoutCause(c.w.ctx, chunkWithin, errTenantBusy)

@@ -221,7 +221,7 @@ func decode(dec func(any) error, r *received) (err error) {
 	case r.refused:
 		return r.refusal
 	case r.err != nil:
-		return undecoded(r.err.Error())
+		return r.err
 	}
 	return nil
 }

@@ -2,54 +2,77 @@ package server
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"os"
-	"regexp"
-	"strconv"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/perceptor/perceptor/internal/jsonfault"
+	"github.com/perceptor/perceptor/internal/jsonsyntax"
 	"github.com/perceptor/perceptor/internal/payload"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 // jsonLines writes the lines of exports that are messages.
 var jsonLines = protojson.MarshalOptions{}
 
 // strictJSON refuses what lenient decoders ignore: unknown fields, and data
-// after the value of a body. Its errors name the position in the body.
+// after the value of a body. Its errors are of the kind of [undecodable].
 type strictJSON struct{ *runtime.JSONPb }
 
 func newStrictJSON() strictJSON { return strictJSON{new(runtime.JSONPb)} }
 
-// Marshal encodes an answer. Payloads that are JSON are shown as JSON.
+// Marshal encodes an answer. Payloads that are JSON are shown as JSON, and lists of the answer
+// that are empty as [].
 func (j strictJSON) Marshal(v any) ([]byte, error) {
-	if m, ok := v.(proto.Message); ok {
-		return payload.Marshal(j.MarshalOptions, m)
+	m, ok := v.(proto.Message)
+	if !ok {
+		return j.JSONPb.Marshal(v)
 	}
-	return j.JSONPb.Marshal(v)
+	text, err := payload.Marshal(j.MarshalOptions, m)
+	if err != nil {
+		return nil, err
+	}
+	return withLists(text, m.ProtoReflect()), nil
+}
+
+// withLists adds the empty lists of an answer to its JSON. A caller that goes through a list
+// needs no case for none. Resources, such as a task, have only what is set.
+func withLists(text []byte, m protoreflect.Message) []byte {
+	if !strings.HasSuffix(string(m.Descriptor().Name()), "Response") {
+		return text
+	}
+	var lists []byte
+	for i := range m.Descriptor().Fields().Len() {
+		if f := m.Descriptor().Fields().Get(i); f.IsList() && !m.Has(f) {
+			lists = fmt.Appendf(lists, "%q:[],", f.JSONName())
+		}
+	}
+	if len(lists) == 0 {
+		return text
+	}
+	rest := bytes.TrimPrefix(text, []byte{'{'})
+	if string(bytes.TrimSpace(rest)) == "}" {
+		lists = lists[:len(lists)-1]
+	}
+	return slices.Concat([]byte{'{'}, lists, rest)
 }
 
 // NewDecoder returns a decoder of one complete body.
 func (j strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 	return runtime.DecoderFunc(func(v any) error {
 		body, err := io.ReadAll(r)
-		var cut *http.MaxBytesError
 		switch {
-		case errors.As(err, &cut):
-			return fmt.Errorf("%s%d", bodyCut, cut.Limit)
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return errors.New(bodySlow)
 		case err != nil:
-			return fmt.Errorf("read body: %w", err)
+			return err
 		case len(bytes.TrimSpace(body)) == 0:
 			return io.EOF // the library treats it as an empty message
 		}
@@ -57,28 +80,40 @@ func (j strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 	})
 }
 
+// decode decodes a body into v: a message that is the request, or a pointer to one that is the
+// field of the request.
 func (j strictJSON) decode(body []byte, v any) error {
 	// An entry of a task has several fields, so JSON has more values than entries.
 	if len(body) > countedFrom && jsonEntries(body) > maxEntries {
-		return errEntries
+		return undecodable(task.Fault{Message: errEntries.Error()})
 	}
-	var whole json.RawMessage
-	if err := json.Unmarshal(body, &whole); err != nil {
-		return err
+	if fault := jsonsyntax.Fault(body); fault != "" {
+		return undecodable(task.Fault{Message: "the body is not JSON: " + fault})
 	}
-	err := j.Unmarshal(body, v)
-	if err != nil && strings.HasSuffix(err.Error(), io.ErrUnexpectedEOF.Error()) {
-		// The body is complete, so the error is about a pair of escapes. The
-		// library's error wraps no other.
-		return errors.New(`a text has an escape from \ud800 to \udfff that is half of a pair`)
-	}
-	if err != nil {
-		return locate(body, err)
+	if j.Unmarshal(body, v) != nil {
+		message, field := targetOf(v)
+		return undecodable(jsonfault.Faults(body, message, field)...)
 	}
 	if t, ok := v.(**perceptorv1.Task); ok {
 		return maskedJSON((*t).GetPayload().GetJson())
 	}
 	return nil
+}
+
+// bodyFields has the paths of bodies that are a field of their request.
+var bodyFields = map[protoreflect.FullName]string{
+	"perceptor.v1.Task":   "task",
+	"perceptor.v1.Tenant": "tenant",
+}
+
+// targetOf returns a message of the type that a body is decoded into, and its path in the
+// request.
+func targetOf(v any) (m proto.Message, path string) {
+	if m, ok := v.(proto.Message); ok {
+		return m, ""
+	}
+	m, _ = reflect.New(reflect.TypeOf(v).Elem().Elem()).Interface().(proto.Message)
+	return m, bodyFields[m.ProtoReflect().Descriptor().FullName()]
 }
 
 // maxMaskBytes bounds the paths that the gateway makes of the members of JSON.
@@ -89,7 +124,7 @@ const maxMaskBytes = 1 << 20
 func maskedJSON(v *structpb.Value) error {
 	left := maxMaskBytes
 	if takePaths(v, 0, &left); left < 0 {
-		return errors.New("at payload.json: the members lie too deep or have too long names; send the JSON as data")
+		return undecodable(faultf("task.payload.json", "the members lie too deep or have too long names; send the JSON as data"))
 	}
 	return nil
 }
@@ -103,99 +138,4 @@ func takePaths(v *structpb.Value, path int, left *int) {
 		}
 		takePaths(member, below, left)
 	}
-}
-
-// position matches the position in errors of the protobuf library.
-var position = regexp.MustCompile(`^(?:syntax error )?\(line (\d+):(\d+)\): (.*)$`)
-
-// locate converts an error of the protobuf library to the form "at PATH:
-// fault".
-func locate(body []byte, err error) error {
-	m := position.FindStringSubmatch(withoutPrefix(err.Error()))
-	if m == nil {
-		return err
-	}
-	line, _ := strconv.Atoi(m[1])
-	column, _ := strconv.Atoi(m[2])
-	return fmt.Errorf("at %s: %s", pathAt(body, offsetOf(body, line, column)), strings.TrimSpace(m[3]))
-}
-
-// offsetOf returns the offset of a line and column, both counted from 1.
-func offsetOf(body []byte, line, column int) int64 {
-	offset := 0
-	for ; line > 1; line-- {
-		next := bytes.IndexByte(body[offset:], '\n')
-		if next < 0 {
-			break
-		}
-		offset += next + 1
-	}
-	return int64(offset + column - 1)
-}
-
-// pathAt returns the path of the key or value at an offset of a JSON text, such
-// as "tasks[3].endTime", or "body" for the whole text.
-func pathAt(body []byte, offset int64) string {
-	d := json.NewDecoder(bytes.NewReader(body))
-	var steps []step
-	for {
-		token, err := d.Token()
-		if err != nil {
-			return joined(steps)
-		}
-		if token == json.Delim('}') || token == json.Delim(']') {
-			steps = steps[:len(steps)-1]
-		}
-		if len(steps) > 0 {
-			steps[len(steps)-1].advance(token)
-		}
-		if d.InputOffset() > offset {
-			return joined(steps)
-		}
-		if token == json.Delim('{') || token == json.Delim('[') {
-			steps = append(steps, step{list: token == json.Delim('['), index: -1})
-		}
-	}
-}
-
-// step is a position within one object or list.
-type step struct {
-	list  bool
-	index int    // within a list
-	key   string // within an object
-	value bool   // the next token is key's value
-}
-
-// advance moves the position to a token that begins or ends a child.
-func (s *step) advance(token json.Token) {
-	end := token == json.Delim('}') || token == json.Delim(']')
-	switch {
-	case end:
-	case s.list:
-		s.index++
-	case s.value:
-		s.value = false
-	default:
-		s.key, _ = token.(string)
-		s.value = true
-	}
-}
-
-func joined(steps []step) string {
-	var path strings.Builder
-	for _, s := range steps {
-		switch {
-		case s.list && s.index >= 0:
-			fmt.Fprintf(&path, "[%d]", s.index)
-		case !s.list && s.key != "":
-			if path.Len() > 0 {
-				path.WriteByte('.')
-			}
-			path.WriteString(strings.ReplaceAll(s.key, " ", "_"))
-		}
-	}
-	if path.Len() == 0 {
-		return "body"
-	}
-	return shortened(path.String())
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 
@@ -61,7 +62,8 @@ func jsonText(v *structpb.Value) ([]byte, error) {
 	}
 	text, err := protojson.Marshal(v)
 	if err != nil {
-		return nil, fmt.Errorf("is no JSON: %s", withoutPrefix(err.Error()))
+		// The library cannot write NaN, Infinity and a value of no kind, which JSON does not have.
+		return nil, errors.New("has a value that JSON does not have")
 	}
 	var compact bytes.Buffer // the library varies its white space
 	if err := json.Compact(&compact, text); err != nil {

@@ -170,7 +170,7 @@ func TestAPatchOfJSONMakesNoHugeMask(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	a := b.fetch("acme-secret", http.MethodPatch, fmt.Sprint("/v1/tasks/", id), text, nil)
 	runtime.ReadMemStats(&after)
-	if _, ok := a.faults["payload.json"]; !ok || !strings.Contains(a.message, "send the JSON as data") {
+	if _, ok := a.faults["task.payload.json"]; !ok || !strings.Contains(a.message, "send the JSON as data") {
 		t.Errorf("%s %v", a.message, a.faults)
 	}
 	if grown := after.TotalAlloc - before.TotalAlloc; grown > 50<<20 { // the paths have 100 MiB

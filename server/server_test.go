@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -156,8 +157,22 @@ func TestJSONNamesEnumsAndLeavesDefaultsOut(t *testing.T) {
 			t.Errorf("%s is in %s", not, body)
 		}
 	}
-	if empty := b.fetch("acme-secret", http.MethodGet, "/v1/tasks?kind=none", "", nil); strings.TrimSpace(string(empty.body)) != "{}" {
-		t.Errorf("an empty list is %s", empty.body)
+}
+
+func TestAnEmptyListOfAnAnswerIsNotLeftOut(t *testing.T) {
+	b := setup(t)
+	none := b.fetch("acme-secret", http.MethodGet, "/v1/tasks?kind=none", "", nil)
+	if got := strings.TrimSpace(string(none.body)); got != `{"tasks":[],"missingDatabases":[]}` {
+		t.Errorf("no tasks are %s", got)
+	}
+	b.overGRPC("acme-secret", addTask, &perceptorv1.AddTaskRequest{Task: recurring()}, &perceptorv1.AddTaskResponse{})
+	var list struct {
+		Tasks            []map[string]any
+		MissingDatabases []int
+	}
+	got := b.fetch("acme-secret", http.MethodGet, "/v1/tasks", "", nil)
+	if err := json.Unmarshal(got.body, &list); err != nil || len(list.Tasks) != 1 || list.Tasks[0]["tags"] != nil || list.MissingDatabases == nil {
+		t.Errorf("%v: %s", err, got.body)
 	}
 }
 

@@ -100,11 +100,29 @@ func (r *reader) time(field string, t *timestamppb.Timestamp) task.Instant {
 	if t == nil {
 		return task.Never
 	}
-	if err := t.CheckValid(); err != nil {
-		r.fault(field, "%d s and %d ns since 1970 is not an instant of the years 1 to 9999", t.Seconds, t.Nanos)
+	if f := timeFault(field, t); f != nil {
+		r.faults = append(r.faults, *f)
 		return task.Never
 	}
 	return task.At(t.AsTime())
+}
+
+// timeFault returns the fault of an instant that is none, or nil.
+func timeFault(field string, t *timestamppb.Timestamp) *task.Fault {
+	if t == nil || t.IsValid() {
+		return nil
+	}
+	f := faultf(field, "%d s and %d ns since 1970 is not an instant of the years 1 to 9999", t.Seconds, t.Nanos)
+	return &f
+}
+
+// durationFault returns the fault of a duration that is none, or nil.
+func durationFault(field string, d *durationpb.Duration) *task.Fault {
+	if d == nil || d.IsValid() {
+		return nil
+	}
+	f := faultf(field, "%d s and %d ns is not a duration", d.Seconds, d.Nanos)
+	return &f
 }
 
 // instant is time for instants that no rule of package task judges.
@@ -122,10 +140,11 @@ func (r *reader) instant(field string, t *timestamppb.Timestamp) task.Instant {
 // milliseconds.
 func (r *reader) millis(field string, d *durationpb.Duration) time.Duration {
 	v := d.AsDuration()
+	f := durationFault(field, d)
 	switch {
 	case d == nil:
-	case d.CheckValid() != nil:
-		r.fault(field, "%d s and %d ns is not a duration", d.Seconds, d.Nanos)
+	case f != nil:
+		r.faults = append(r.faults, *f)
 	case v%time.Millisecond != 0:
 		r.fault(field, "%s is not a whole number of milliseconds", v)
 	default:

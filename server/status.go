@@ -99,14 +99,7 @@ func invalid(faults []task.Fault) error {
 
 // malformed is the answer to a request that cannot even be decoded.
 func malformed(text string) error {
-	text = withoutPrefix(text)
 	return reasoned(task.ReasonMalformedRequest, "the request cannot be decoded: "+text)
-}
-
-// withoutPrefix removes the prefix of the protobuf library's errors, which varies
-// at random.
-func withoutPrefix(text string) string {
-	return strings.TrimPrefix(strings.ReplaceAll(text, "\u00a0", " "), "proto: ")
 }
 
 // statusOf turns what a method returned into what the caller sees. hidden is

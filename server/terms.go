@@ -31,10 +31,10 @@ func (r *reader) terms(t *perceptorv1.Task, tenant *Tenant, limits task.Limits) 
 		CatchUp:       t.MisfireLimit,
 		Grace:         r.millis("misfire_grace", t.MisfireGrace),
 		Overlap:       task.Overlap(t.Overlap),
-		Exclude:       task.SortTags(t.ExcludeCalendars),
-		Only:          task.SortTags(t.OnlyCalendars),
+		Exclude:       t.ExcludeCalendars,
+		Only:          t.OnlyCalendars,
 		Spread:        r.millis("spread", t.Spread),
-		Tags:          task.SortTags(t.Tags),
+		Tags:          t.Tags,
 	}
 	if t.Retention != nil {
 		terms.Retention = r.millis("retention", t.Retention)

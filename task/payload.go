@@ -1,12 +1,12 @@
 package task
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"mime"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/perceptor/perceptor/internal/jsonsyntax"
 )
 
 // Payload is what a task passes to its handler beside its params: at least one byte, and its
@@ -98,13 +98,8 @@ func IsText(contentType string) bool {
 
 // jsonFault says where data is not JSON in UTF-8, or returns "".
 func jsonFault(data []byte) string {
-	var whole json.RawMessage
-	var syntax *json.SyntaxError
-	switch err := json.Unmarshal(data, &whole); {
-	case errors.As(err, &syntax):
-		return fmt.Sprintf("%s at byte %d", syntax, syntax.Offset)
-	case err != nil:
-		return err.Error()
+	if fault := jsonsyntax.Fault(data); fault != "" {
+		return fault
 	}
 	if utf8.Valid(data) { // the library reads texts that are not
 		return ""

@@ -41,13 +41,13 @@ func TestJSONIsCheckedAndItsFirstFaultHasAPosition(t *testing.T) {
 		"bytes":                   {Payload{[]byte{0, 0xff}, ""}, ""},
 		"no data":                 {Payload{nil, "text/plain"}, "data is empty"},
 		"a bad type":              {Payload{[]byte("x"), "text"}, "content_type"},
-		"cut off":                 {Payload{[]byte(`{"a":`), "application/json"}, "data is not JSON, which its content type application/json promises: unexpected end of JSON input at byte 5"},
-		"in the middle":           {Payload{[]byte(`{"a": nil}`), "application/problem+json; v=1"}, "invalid character 'i' in literal null (expecting 'u') at byte 8"},
-		"two values":              {Payload{[]byte(`{} {}`), "APPLICATION/JSON"}, "at byte 4"},
-		"a byte order mark":       {Payload{[]byte("\xef\xbb\xbf{}"), "application/json"}, "at byte 1"},
+		"cut off":                 {Payload{[]byte(`{"a":`), "application/json"}, "data is not JSON, which its content type application/json promises: line 1, column 6: a value is missing before the end of the text"},
+		"in the middle":           {Payload{[]byte(`{"a": nil}`), "application/problem+json; v=1"}, "line 1, column 7: nil is not a value"},
+		"two values":              {Payload{[]byte(`{} {}`), "APPLICATION/JSON"}, "line 1, column 4: '{' follows"},
+		"a byte order mark":       {Payload{[]byte("\xef\xbb\xbf{}"), "application/json"}, "line 1, column 1: a value is missing before '\\ufeff'"},
 		"a text that is no UTF-8": {Payload{[]byte("[\"\xff\"]"), "application/json"}, "no UTF-8 at byte 3"},
-		"NaN":                     {Payload{[]byte("NaN"), "application/json"}, "at byte 1"},
-		"nested without end":      {Payload{[]byte(strings.Repeat("[", 20_000)), "application/json"}, "exceeded max depth"},
+		"NaN":                     {Payload{[]byte("NaN"), "application/json"}, "line 1, column 1: NaN is not a value"},
+		"nested without end":      {Payload{[]byte(strings.Repeat("[", 20_000)), "application/json"}, "more than 10000 objects and lists lie within each other"},
 	} {
 		f, bad := c.p.Fault()
 		if got := f.Field + " " + f.Message; bad != (c.want != "") || !strings.Contains(got, c.want) {

@@ -57,6 +57,10 @@ func (s *Spec) Validate(l Limits) []Fault {
 	s.checkSpread(v)
 	s.checkCalendars(v)
 	s.checkTags(v)
+	s.sortLists()
+	if n := len(Seal(&s.Terms, &s.Origin)); n > MaxSealedBytes && len(s.Tags) <= MaxTags {
+		v.add("tags", "all terms together have %d bytes; at most %d are allowed", n, MaxSealedBytes)
+	}
 	return v.list
 }
 
@@ -154,6 +158,11 @@ func (s *Spec) setDefaults() {
 	if s.Misfire == FireAll {
 		setZero(&s.CatchUp, DefaultCatchUp)
 	}
+}
+
+// sortLists gives the lists their stored form. Faults have the indices of the request, so they
+// are found before.
+func (s *Spec) sortLists() {
 	s.Tags = SortTags(s.Tags)
 	s.Exclude, s.Only = SortTags(s.Exclude), SortTags(s.Only)
 }
@@ -263,7 +272,8 @@ func (s *Spec) checkSpread(v *faults) {
 }
 
 func (s *Spec) checkCalendars(v *faults) {
-	for field, names := range map[string][]string{"exclude_calendars": s.Exclude, "only_calendars": s.Only} {
+	for field, given := range map[string][]string{"exclude_calendars": s.Exclude, "only_calendars": s.Only} {
+		names := SortTags(given)
 		switch {
 		case len(names) == 0:
 		case s.Type == OneShot:
@@ -271,11 +281,7 @@ func (s *Spec) checkCalendars(v *faults) {
 		case len(names) > MaxTaskCalendars:
 			v.add(field, "has %d entries; at most %d are allowed", len(names), MaxTaskCalendars)
 		}
-		for i, name := range names[:min(len(names), MaxTaskCalendars)] {
-			if msg := NameFault(name, MaxCalendarNameBytes); msg != "" {
-				v.add(fmt.Sprintf("%s[%d]", field, i), "%s", msg)
-			}
-		}
+		v.names(field, given, names[:min(len(names), MaxTaskCalendars)], MaxCalendarNameBytes)
 	}
 }
 
@@ -306,17 +312,21 @@ func quoted(lists ...[]string) string {
 }
 
 func (s *Spec) checkTags(v *faults) {
-	if len(s.Tags) > MaxTags {
-		v.add("tags", "has %d entries; at most %d are allowed", len(s.Tags), MaxTags)
+	tags := SortTags(s.Tags)
+	if len(tags) > MaxTags {
+		v.add("tags", "has %d entries; at most %d are allowed", len(tags), MaxTags)
 		return // one fault for each of them would help nobody
 	}
-	for i, t := range s.Tags {
-		if msg := NameFault(t, MaxTagBytes); msg != "" {
-			v.add(fmt.Sprintf("tags[%d]", i), "%s", msg)
+	v.names("tags", s.Tags, tags, MaxTagBytes)
+}
+
+// names checks each of the distinct names of a list. A fault has the index of the name in the
+// list as the caller gave it.
+func (v *faults) names(field string, given, distinct []string, most int) {
+	for _, name := range distinct {
+		if msg := NameFault(name, most); msg != "" {
+			v.add(fmt.Sprintf("%s[%d]", field, slices.Index(given, name)), "%s", msg)
 		}
-	}
-	if n := len(Seal(&s.Terms, &s.Origin)); n > MaxSealedBytes {
-		v.add("tags", "all terms together have %d bytes; at most %d are allowed", n, MaxSealedBytes)
 	}
 }
 

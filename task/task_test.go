@@ -50,6 +50,7 @@ func TestBrokenRulesAreNamedByField(t *testing.T) {
 		"max_backoff below initial":    {func(s *Spec) { s.Retry.InitialBackoff, s.Retry.MaxBackoff = 2, 1 }, "retry_policy.max_backoff"},
 		"jitter above 1":               {func(s *Spec) { s.Retry.Jitter = 1.5 }, "retry_policy.jitter"},
 		"param key is empty":           {func(s *Spec) { s.Params = map[string]string{"": "x"} }, "params"},
+		"empty tag between others":     {func(s *Spec) { s.Tags = []string{"z", "", "a"} }, "tags[1]"},
 		"param value has NUL":          {func(s *Spec) { s.Params = map[string]string{"k": "a\x00"} }, `params["k"]`},
 		"params too large":             {func(s *Spec) { s.Params = map[string]string{"k": strings.Repeat("x", 16<<10)} }, "params"},
 	} {

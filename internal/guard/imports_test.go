@@ -18,7 +18,7 @@ type rule struct {
 // below it only if its rule says so.
 var imports = []rule{
 	// The domain, and formats of it.
-	{"task", nil},
+	{"task", []string{"internal/jsonsyntax"}},
 	{"record", []string{"task"}},
 	{"figures", []string{"task"}},
 	{"forecast", []string{"task"}},
@@ -31,6 +31,8 @@ var imports = []rule{
 	{"internal/requestid", nil},
 	{"internal/duration", nil},
 	{"internal/renewal", nil},
+	{"internal/jsonfault", []string{"task"}},
+	{"internal/jsonsyntax", nil},
 	{"internal/payload", []string{"proto/perceptor/v1", "task"}},
 
 	// The store: technology below, tasks and tenants above.
@@ -91,7 +93,7 @@ var imports = []rule{
 	{"export/line", []string{"proto/perceptor/v1", "task"}},
 	{"export", nil},
 	{"transfer/migrate", []string{"proto/perceptor/v1", "task"}},
-	{"server/...", []string{"export/line", "internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule/...", "server/...", "task"}},
+	{"server/...", []string{"export/line", "internal/jsonfault", "internal/jsonsyntax", "internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule/...", "server/...", "task"}},
 
 	// The SDK, which programs of others build in.
 	{"client", []string{"internal/kafkalogin", "proto/perceptor/v1", "record", "task"}},

@@ -1,0 +1,138 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
+	"google.golang.org/genproto/googleapis/api/annotations"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/perceptor/perceptor/internal/jsonfault"
+	"github.com/perceptor/perceptor/task"
+)
+
+func init() {
+	// The query parser is a global of the library, so it is set once.
+	runtime.NewServeMux(runtime.SetQueryParameterParser(&strictQuery{}))
+}
+
+// queryAllowed has the paths of POST calls whose body is one field of the
+// request. The other fields are query parameters. For other calls the library
+// would ignore query parameters.
+var queryAllowed = func() map[string]bool {
+	paths := map[string]bool{}
+	for full := range access {
+		name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(full, "/"), "/", "."))
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
+		if err != nil {
+			continue
+		}
+		rule := proto.GetExtension(d.Options(), annotations.E_Http).(*annotations.HttpRule)
+		if rule.GetPost() != "" && rule.GetBody() != "*" {
+			paths[rule.GetPost()] = true
+		}
+	}
+	return paths
+}()
+
+// queryFault refuses a query that cannot be parsed, and one of a call that takes none.
+func queryFault(r *http.Request) error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
+	if r.Method == http.MethodPost && !queryAllowed[r.URL.Path] {
+		return reasoned(task.ReasonMalformedRequest, "this call takes no query parameters; its fields belong in the body")
+	}
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+		return malformed("the query of the URL is damaged: a % needs two hexadecimal digits, and ; is written %3B")
+	}
+	return nil
+}
+
+// strictQuery refuses query parameters that are not fields of the request. The library decides
+// about each value. It names neither the field nor what is wrong in the words of the API.
+type strictQuery struct{ runtime.DefaultQueryParser }
+
+// Parse fills msg from values.
+func (q *strictQuery) Parse(msg proto.Message, values url.Values, filter *utilities.DoubleArray) error {
+	var faults []task.Fault
+	given := map[protoreflect.FieldNumber]int{}
+	m := msg.ProtoReflect().Descriptor()
+	for key, list := range values {
+		field := queryField(m, key)
+		if field == nil {
+			faults = append(faults, strayParameter(m, key))
+			continue
+		}
+		name := string(field.Name())
+		given[field.Number()] += len(list)
+		switch n := given[field.Number()]; {
+		case filter.HasCommonPrefix([]string{name}):
+			faults = append(faults, faultf(name, "belongs in the body or the path, not in the query"))
+		case n > 1 && !field.IsList():
+			faults = append(faults, faultf(name, "is given %d times", n))
+		default:
+			faults = append(faults, q.values(msg, field, key, list, filter)...)
+		}
+	}
+	if len(faults) > 0 {
+		slices.SortFunc(faults, func(a, b task.Fault) int { return cmp.Compare(a.Field, b.Field) })
+		return undecodable(faults...)
+	}
+	return nil
+}
+
+// values puts the values of a parameter into msg one by one, so that a fault has its index.
+func (q *strictQuery) values(msg proto.Message, field protoreflect.FieldDescriptor, key string, list []string, filter *utilities.DoubleArray) (faults []task.Fault) {
+	for i, v := range list {
+		path := string(field.Name())
+		if field.IsList() {
+			path = fmt.Sprintf("%s[%d]", path, i)
+		}
+		// The library takes texts of any bytes.
+		bad := strings.ToValidUTF8(v, "") != v
+		if bad || q.DefaultQueryParser.Parse(msg, url.Values{key: {v}}, filter) != nil {
+			faults = append(faults, task.Fault{Field: path, Message: jsonfault.Wrong(field, v)})
+		}
+	}
+	return faults
+}
+
+// queryField returns the field that a parameter sets, or nil.
+func queryField(m protoreflect.MessageDescriptor, key string) protoreflect.FieldDescriptor {
+	field := m.Fields().ByTextName(key)
+	if field == nil {
+		field = m.Fields().ByJSONName(key)
+	}
+	if field == nil || field.Message() != nil && !isText(field.Message()) || field.IsMap() {
+		return nil
+	}
+	return field
+}
+
+// strayParameter is the fault of a parameter that sets no field.
+func strayParameter(m protoreflect.MessageDescriptor, key string) task.Fault {
+	key = shortened(key)
+	outer, _, _ := strings.Cut(key, ".")
+	if f := m.Fields().ByTextName(outer); f != nil && f.Message() != nil {
+		return faultf(key, "cannot be a query parameter")
+	}
+	return faultf(key, "%s", jsonfault.Unknown("query parameter", m, key))
+}
+
+// isText reports whether JSON writes a message as a string.
+func isText(m protoreflect.MessageDescriptor) bool {
+	switch m.FullName() {
+	case "google.protobuf.Timestamp", "google.protobuf.Duration", "google.protobuf.FieldMask":
+		return true
+	}
+	return false
+}
