@@ -123,7 +123,7 @@ func newFakeAPI() *fakeAPI {
 		"ListTokens":          is(&perceptorv1.ListTokensResponse{Tokens: []*perceptorv1.Token{{Id: "abc", Description: hostile}}}),
 		"ListTenantFigures":   is(&perceptorv1.ListTenantFiguresResponse{Tenants: []*perceptorv1.TenantFigures{figures}, Total: figures, TenantCount: 1}),
 		"GetTenantFigures":    is(figures),
-		"GetClusterFigures":   is(&perceptorv1.ClusterFigures{Processes: []*perceptorv1.ProcessFigures{{Name: hostile, Host: hostile, Version: hostile}}, BrokenTopics: []string{hostile}, Findings: []*perceptorv1.Finding{{Severity: perceptorv1.Finding_FAILED, Part: hostile, Text: hostile, Cure: hostile}}, Databases: []*perceptorv1.DatabaseFigures{{Answers: true, Server: hostile, AdoptReason: hostile, AdoptTime: timestamppb.Now()}}}),
+		"GetClusterFigures":   is(&perceptorv1.ClusterFigures{Processes: []*perceptorv1.ProcessFigures{{Name: hostile, Host: hostile, Version: hostile}}, BrokenTopics: []string{hostile}, Findings: []*perceptorv1.Finding{{Severity: perceptorv1.Finding_FAILED, Part: hostile, Text: hostile, Cure: hostile}}, Databases: []*perceptorv1.DatabaseFigures{{Answers: true, Server: hostile, MoveTarget: hostile, MoveStep: hostile, AdoptReason: hostile, AdoptTime: timestamppb.Now()}}}),
 		"GetAssignment":       is(&perceptorv1.Assignment{Members: []*perceptorv1.AssignmentMember{{Id: "m1", Name: hostile, Host: hostile, Address: hostile, Held: hostile}}, Strategy: &perceptorv1.Strategy{Drained: []string{"x" + hostile}, Pins: map[string]string{hostile: hostile}, PausedItems: hostile}, Faults: []string{hostile}, Rebalances: []*perceptorv1.Rebalance{{Writer: hostile}}}),
 		"GetForecast":         is(&perceptorv1.Forecast{Minutes: []*perceptorv1.ForecastSpan{{StartTime: timestamppb.Now(), Next: 3, Projected: 4}}}),
 		"PreviewSchedule":     is(&perceptorv1.PreviewScheduleResponse{Expression: hostile, Instants: []*timestamppb.Timestamp{timestamppb.Now(), timestamppb.Now()}}),
@@ -673,6 +673,28 @@ func TestDurationsAreReadAsTheyAreWritten(t *testing.T) {
 		text := plainDuration(durationpb.New(d))
 		if got, ok := parseDuration(text); !ok || got.AsDuration() != d {
 			t.Errorf("%s is written %q and read as %v", d, text, got.AsDuration())
+		}
+	}
+}
+
+func TestTheClusterPageShowsWhereEachDatabaseIsAndWhereItGoes(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "admin-secret")
+	b.api.answers["GetClusterFigures"] = func(context.Context, proto.Message) (proto.Message, error) {
+		return &perceptorv1.ClusterFigures{Databases: []*perceptorv1.DatabaseFigures{
+			{Database: 3, Answers: true, Server: "db1:5432", PlaceNumber: 1, MoveTarget: "db2:5432/perceptor", MoveStep: "copying"},
+			{Database: 4, Answers: true, Server: "db3:5432", PlaceNumber: 2},
+			{Database: 5, Server: "db4:5432"},
+		}}, nil
+	}
+	_, page := b.get("cluster")
+	for _, want := range []string{
+		`<code>db1:5432</code><br><span class="badge warn">moving</span> to <code>db2:5432/perceptor</code><br><span class="mute small">copying</span></td><td class="n">1</td>`,
+		`<code>db3:5432</code></td><td class="n">2</td>`,
+		`<code>db4:5432</code></td><td class="n"><span class="none">–</span></td><td><span class="badge bad">does not answer</span></td>`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %s:\n%s", want, page)
 		}
 	}
 }

@@ -70,6 +70,7 @@ var audited = map[string]auditRule{
 	perceptorv1.CalendarService_DeleteCalendar_FullMethodName: {object: "name"},
 
 	perceptorv1.AssignmentService_UpdateStrategy_FullMethodName: {before: strategyBefore},
+	perceptorv1.AssignmentService_RaiseEpochs_FullMethodName:    {object: "databases"},
 	perceptorv1.ClockService_AdvanceClock_FullMethodName:        {before: clockBefore, hidden: clockProgress},
 	perceptorv1.ClockService_SetClock_FullMethodName:            {before: clockBefore, hidden: clockProgress},
 }

@@ -139,6 +139,12 @@ type Assignment interface {
 	UpdateStrategy(ctx context.Context, r *perceptorv1.UpdateStrategyRequest) (*perceptorv1.Strategy, error)
 }
 
+// Epochs ends what owners of shards believe. It may be called concurrently.
+type Epochs interface {
+	// RaiseEpochs raises the epoch of every item of a database, and returns the new ones.
+	RaiseEpochs(ctx context.Context, database int) ([]task.Ownership, error)
+}
+
 // Authenticator identifies the owner of a secret. It returns [task.NotFound]
 // for a secret that is unknown, expired or revoked. If the error has a method
 // Refusal() string, that says in one word why, for metrics. It may be called
@@ -266,6 +272,7 @@ type Deps struct {
 	// Assignment may be nil: this installation has no coordinator, or this
 	// process does not know it.
 	Assignment Assignment
+	Epochs     Epochs
 	// Clock may be nil: the installation uses the real clock.
 	Clock Clock
 	// Certificates may be nil: no certificate is bound to an identity.

@@ -80,7 +80,7 @@ func setupWith(t testing.TB, deps func(*Deps), change ...func(*Config)) *bundle 
 		f(&c)
 	}
 	d := Deps{
-		Tasks: b.tasks, Runs: b.runs, Dead: b.dead, Bulk: b.bulk, Imports: b.imports, Admin: b.admin, Auth: b.auth,
+		Tasks: b.tasks, Runs: b.runs, Dead: b.dead, Bulk: b.bulk, Imports: b.imports, Admin: b.admin, Auth: b.auth, Epochs: fakeEpochs{},
 		Delivery: func(t Tenant) Delivery {
 			return Delivery{Topic: t.Topic, Group: "listeners." + t.Name, Brokers: []string{"127.0.0.1:9092"}}
 		},

@@ -116,6 +116,7 @@ var access = map[string]Scopes{
 	perceptorv1.AdminService_ResumeTenant_FullMethodName:        AdminScope,
 	perceptorv1.AdminService_DeleteTenant_FullMethodName:        AdminScope,
 	perceptorv1.AssignmentService_UpdateStrategy_FullMethodName: AdminScope,
+	perceptorv1.AssignmentService_RaiseEpochs_FullMethodName:    AdminScope,
 	perceptorv1.ClockService_AdvanceClock_FullMethodName:        AdminScope,
 	perceptorv1.ClockService_SetClock_FullMethodName:            AdminScope,
 }

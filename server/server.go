@@ -166,7 +166,7 @@ func New(c Config, d Deps) (*Server, error) {
 		s.registerImports(g, &d, adds),
 		g.register(s.grpc, &perceptorv1.CalendarService_ServiceDesc, &calendarService{store: d.Calendars, bulk: d.Bulk, now: d.Tasks.Now}),
 		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, settings: changes, quotas: s.quotas, log: c.Log}),
-		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, log: c.Log}),
+		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, epochs: d.Epochs, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.ClockService_ServiceDesc, &clockService{clock: d.Clock, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AuditService_ServiceDesc, &auditService{log: d.Audit, admin: d.Admin}),
 		g.register(s.grpc, &perceptorv1.MonitoringService_ServiceDesc, &monitoringService{figures: d.Monitoring, admin: d.Admin, quotas: s.quotas}),

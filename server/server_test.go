@@ -79,7 +79,7 @@ func TestAListenerThatFailsEndsRunWithItsError(t *testing.T) {
 
 func someDeps() Deps {
 	return Deps{
-		Tasks: &fakeTasks{}, Runs: &fakeRuns{}, Dead: &fakeDead{}, Bulk: &fakeBulk{}, Admin: newFakeAdmin(), Auth: &fakeAuth{},
+		Tasks: &fakeTasks{}, Runs: &fakeRuns{}, Dead: &fakeDead{}, Bulk: &fakeBulk{}, Admin: newFakeAdmin(), Auth: &fakeAuth{}, Epochs: fakeEpochs{},
 		Delivery: func(Tenant) Delivery { return Delivery{} },
 	}
 }

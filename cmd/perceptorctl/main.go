@@ -2,9 +2,9 @@
 // tokens, tasks, runs, migrations, who owns which shard, how many tasks there
 // are, and what is wrong.
 //
-// Commands about tenants, tokens, tasks and runs call the API; migrate, shard,
-// epochs, pack, database and `token create --direct` go to the servers themselves and need the
-// configuration of the programs. counters and assign do so if there is one.
+// Commands about tenants, tokens, tasks and runs call the API; migrate, pack, database move
+// and `token create --direct` go to the servers themselves and need the configuration of the
+// programs. counters, assign, shard, epochs and database list do so if there is one.
 package main
 
 import (
@@ -61,13 +61,13 @@ func newCommand() *cobra.Command {
 	duration.Var(f, &c.timeout, "timeout", 10*time.Second, "time limit of a call")
 	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))
 	c.completesTenants(root, "inspect")
-	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.republishCommand(), c.clockCommand(), c.deadCommand(), c.calendarCommand(), c.bulkCommand(), c.importCommand(), c.kindCommand(), c.packCommand(), c.auditCommand(), c.forecastCommand(), c.topCommand(), c.contextCommand(), c.relayCommand(), c.exportCommand(), c.convertCommand(), c.databaseCommand(), c.sizeCommand())
+	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.republishCommand(), c.clockCommand(), c.deadCommand(), c.calendarCommand(), c.bulkCommand(), c.importCommand(), c.kindCommand(), c.packCommand(), c.auditCommand(), c.forecastCommand(), c.topCommand(), c.contextCommand(), c.relayCommand(), c.exportCommand(), c.convertCommand(), c.databaseCommand(), c.sizeCommand(), c.whoamiCommand())
 	return root
 }
 
 // group is a command that only has others below it.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cli.UnknownCommand, RunE: func(cmd *cobra.Command, _ []string) error {
 		return cli.Usagef("%s needs a command", cmd.CommandPath())
 	}}
 	cmd.AddCommand(commands...)

@@ -9,10 +9,12 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"github.com/perceptor/perceptor/internal/app"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
 )
@@ -35,23 +37,36 @@ type shard struct {
 
 func (c *ctl) shardList() *cobra.Command {
 	var all bool
-	cmd := &cobra.Command{Use: "list", Short: "List the owners of shards and chores", Args: cobra.NoArgs}
-	cli.ConfigFlags(cmd, config.NeedPostgres, func(cmd *cobra.Command, conf *config.Config) error {
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the owners of shards and chores", Args: cobra.NoArgs,
+		Long: "List the owners of shards and chores as the databases know them. With a configuration that names the servers they\n" +
+			"are asked; without one the API is, with the token of an admin, which does not tell the addresses for hints.",
+	}
+	show := func(cmd *cobra.Command, list []shard, err error) error {
+		if len(list) == 0 && err != nil {
+			return &cli.Error{Code: cli.Unavailable, Err: err}
+		}
+		if c.structured() {
+			return errors.Join(err, c.writeData(cmd, list))
+		}
+		return errors.Join(err, shardTable(list, all).write(cmd.OutOrStdout()))
+	}
+	servers := func(cmd *cobra.Command, conf *config.Config) error {
 		if err := c.checkOutput(); err != nil {
 			return err
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 		defer cancel()
 		list, err := readOwners(ctx, conf)
-		if len(list) == 0 && err != nil {
-			return &cli.Error{Code: cli.Unavailable, Err: err}
+		return show(cmd, list, err)
+	}
+	c.eitherWay(cmd, config.NeedPostgres, servers, func(ctx context.Context, conn *grpc.ClientConn) error {
+		f, err := clusterByAPI(ctx, conn)
+		if err != nil {
+			return err
 		}
-		if c.structured() {
-			err = errors.Join(err, c.writeData(cmd, list))
-		} else {
-			err = errors.Join(err, shardTable(list, all).write(cmd.OutOrStdout()))
-		}
-		return err
+		list, err := ownersIn(f)
+		return show(cmd, list, err)
 	}, "postgres")
 	cmd.Flags().BoolVar(&all, "all", false, "print one line for each shard instead of one for each range with the same owner")
 	return cmd
@@ -84,6 +99,34 @@ func readOwners(ctx context.Context, conf *config.Config) ([]shard, error) {
 	}
 	slices.SortFunc(all, func(a, b shard) int { return a.Shard - b.Shard })
 	return all, errors.Join(errs...)
+}
+
+// clusterByAPI asks the API for the state of the databases.
+func clusterByAPI(ctx context.Context, conn *grpc.ClientConn) (*perceptorv1.ClusterFigures, error) {
+	return perceptorv1.NewMonitoringServiceClient(conn).GetClusterFigures(ctx, &perceptorv1.GetClusterFiguresRequest{OmitFindings: true})
+}
+
+// ownersIn returns the shards that the API has told of, by number, then the chores. The error
+// names the databases that do not answer.
+func ownersIn(f *perceptorv1.ClusterFigures) (all []shard, err error) {
+	var missing []int32
+	for _, d := range f.Databases {
+		if !d.Answers {
+			missing = append(missing, d.Database)
+		}
+		for _, o := range d.Owners {
+			s := shard{Shard: int(o.Item), Chores: o.Item >= task.Shards, Database: int(d.Database), Owner: o.Owner, Epoch: o.Epoch}
+			if o.AcquireTime != nil {
+				s.AcquiredAt = timeCell(o.AcquireTime)
+			}
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b shard) int { return a.Shard - b.Shard })
+	if len(missing) > 0 {
+		err = &cli.Error{Code: cli.Unavailable, Err: fmt.Errorf("databases %v do not answer", missing)}
+	}
+	return all, err
 }
 
 func shardOf(d int, i shards.ItemOwner) shard {

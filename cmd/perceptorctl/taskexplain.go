@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/perceptor/perceptor/internal/cli"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -26,13 +28,24 @@ func (c *ctl) taskExplain() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return c.show(cmd, a, func() *table { return explanation(a) })
+				return errors.Join(c.show(cmd, a, func() *table { return explanation(a) }), unknownTask(a, args[0]))
 			})
 		},
 	}
 	cmd.Flags().Int32Var(&r.EventCount, "events", 5, "number of last events of its runs to show, 0 to 100")
 	cmd.Flags().Int32Var(&r.NextCount, "next", 3, "number of next instants to show, 0 to 100")
 	return watchable(cmd)
+}
+
+// unknownTask is the error of an explanation of a task that is not there.
+func unknownTask(a *perceptorv1.ExplainTaskResponse, name string) error {
+	for _, r := range a.Reasons {
+		if r.Code == perceptorv1.Reason_UNKNOWN_TASK {
+			return &cli.Error{Code: cli.NotFound, Err: fmt.Errorf("there is no task %s", name),
+				Hint: "finished tasks are kept for their retention; perceptorctl whoami shows of which tenant the tasks are that you see"}
+		}
+	}
+	return nil
 }
 
 func explanation(a *perceptorv1.ExplainTaskResponse) *table {

@@ -161,6 +161,9 @@ func readParams(list []string) (map[string]string, error) {
 		if !ok {
 			return nil, cli.Usagef("--param: %q is not KEY=VALUE", p)
 		}
+		if _, twice := params[k]; twice {
+			return nil, cli.Usagef("--param: %q is given twice", k)
+		}
 		params[k] = v
 	}
 	return params, nil

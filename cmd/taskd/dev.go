@@ -4,6 +4,8 @@ package main
 
 import (
 	"fmt"
+	"math"
+	"net/url"
 	"os"
 	"time"
 
@@ -14,6 +16,9 @@ import (
 	"github.com/perceptor/perceptor/internal/duration"
 	"github.com/perceptor/perceptor/internal/telemetry"
 )
+
+// devHint is told to somebody who has configured no servers.
+const devHint = "to try it without servers, run taskd dev --demo"
 
 // newDevCommand runs a whole installation in one process tree.
 func newDevCommand() *cobra.Command {
@@ -32,6 +37,9 @@ func newDevCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.For < 0 {
 				return cli.Usagef("--for: %s is negative", o.For)
+			}
+			if err := checkDev(&o); err != nil {
+				return err
 			}
 			if o.Log, err = telemetry.NewLog(os.Stderr, level, "text"); err != nil {
 				return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("--log-level: %w", err)}
@@ -63,6 +71,28 @@ func newDevCommand() *cobra.Command {
 	f.StringVar(&o.Traces, "traces", "", "URL of an OTLP receiver (gRPC) for traces, such as http://127.0.0.1:4317 (default: no traces)")
 	f.StringVar(&level, "log-level", "warn", "lowest level that is logged: debug, info, warn or error")
 	return cmd
+}
+
+// checkDev names the flags whose values cannot work, before anything is made.
+func checkDev(o *dev.Options) error {
+	for _, p := range []struct {
+		flag string
+		port int
+	}{
+		{"grpc-port", o.Ports.GRPC}, {"http-port", o.Ports.HTTP}, {"ops-port", o.Ports.Ops}, {"kafka-port", o.Ports.Kafka},
+		{"postgres-port", o.Ports.Postgres},
+	} {
+		if p.port < 0 || p.port > math.MaxUint16 {
+			return cli.Usagef("--%s: %d is not a port: must be 0 to %d", p.flag, p.port, math.MaxUint16)
+		}
+	}
+	if o.Traces == "" {
+		return nil
+	}
+	if u, err := url.Parse(o.Traces); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return cli.Usagef("--traces: %q is not a URL such as http://127.0.0.1:4317", o.Traces)
+	}
+	return nil
 }
 
 // clockFlag is the flag --virtual-clock.

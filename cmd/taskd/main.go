@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -29,6 +30,17 @@ func newCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	cli.ConfigFlags(root, needs, serve)
+	load := root.RunE
+	root.RunE = func(cmd *cobra.Command, args []string) error { return hinted(load(cmd, args)) }
 	root.AddCommand(newDevCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()), cli.HealthCommand(needs, func(c *config.Config) string { return c.Taskd.OpsAddr }))
 	return root
+}
+
+// hinted tells somebody who has started taskd without servers of the command that brings its own.
+func hinted(err error) error {
+	var known *cli.Error
+	if devHint != "" && errors.As(err, &known) && errors.Is(err, config.ErrNoServers) {
+		known.Hint += "; " + devHint
+	}
+	return err
 }

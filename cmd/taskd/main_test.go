@@ -93,6 +93,7 @@ func TestWrongUseIsNamed(t *testing.T) {
 		{"unknown key", []string{"--config", write("key.yaml", "taskd: {grcp_addr: x}")}, 2, "unknown key taskd.grcp_addr; did you mean taskd.grpc_addr?"},
 		{"missing file", []string{"--config", "/no/such.yaml"}, 2, "/no/such.yaml does not exist"},
 		{"nothing configured", nil, 2, "postgres.servers: is missing"},
+		{"nothing configured: how to try it", nil, 2, "to try it without servers, run taskd dev --demo"},
 		{"bad value", append(addresses, "--taskd.min-interval=1ms"), 2, "taskd.min_interval: 1ms is below 10ms"},
 		{"unknown flag", []string{"--frobnicate"}, 2, "unknown flag: --frobnicate"},
 		{"argument", []string{"frobnicate"}, 2, `unknown command "frobnicate"`},
@@ -100,6 +101,8 @@ func TestWrongUseIsNamed(t *testing.T) {
 		{"certificate", append(addresses, "--taskd.tls.cert-file=/no/cert", "--taskd.tls.key-file=/no/key"), 1, "taskd.tls.cert_file: open /no/cert"},
 		{"unreachable server", append(addresses, "--start-timeout=300ms"), 1, "taskd: postgres: database 0 at 127.0.0.1:1/x"},
 		{"negative time", []string{"dev", "--for=-1s"}, 2, "--for: -1s is negative"},
+		{"port", []string{"dev", "--kafka-port=99999"}, 2, "--kafka-port: 99999 is not a port: must be 0 to 65535"},
+		{"traces", []string{"dev", "--traces=localhost:4317"}, 2, `--traces: "localhost:4317" is not a URL such as http://127.0.0.1:4317`},
 		{"level", []string{"dev", "--log-level=loud"}, 2, "--log-level"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -10,6 +10,9 @@ import (
 	"github.com/perceptor/perceptor/internal/cli"
 )
 
+// devHint is empty: this build has no such command.
+const devHint = ""
+
 // newDevCommand says that the build for packages and images has no development
 // installation: it would bring an embedded PostgreSQL and a Kafka broker with it.
 func newDevCommand() *cobra.Command {

@@ -14,6 +14,7 @@ import (
 	"github.com/perceptor/perceptor/figures"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/store/identity"
+	"github.com/perceptor/perceptor/store/place"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
 )
@@ -120,7 +121,9 @@ func (m *monitoring) databases(ctx context.Context) []*perceptorv1.DatabaseFigur
 			if err != nil {
 				full = &perceptorv1.DatabaseFigures{Database: int32(d)} // it does not answer
 			}
+			number, at := m.api.cluster.Place(d)
 			full.Server, _, _ = strings.Cut(m.api.cluster.Address(d), "/")
+			full.PlaceNumber, full.PlaceAddress = max(number, full.PlaceNumber), string(at)
 			all[d] = full
 		})
 	}
@@ -160,7 +163,23 @@ func (m *monitoring) database(ctx context.Context, d int) (*perceptorv1.Database
 	if err == nil && adopted.Reason != "" {
 		out.AdoptTime, out.AdoptReason = timestamppb.New(adopted.At()), string(adopted.Reason)
 	}
-	return out, err
+	if err != nil {
+		return nil, err
+	}
+	return out, m.placeReply(ctx, d, out)
+}
+
+// placeReply adds the place of a database, and the move that is not finished.
+func (m *monitoring) placeReply(ctx context.Context, d int, out *perceptorv1.DatabaseFigures) error {
+	says, err := place.Read(ctx, m.api.cluster.Pool(d))
+	if err != nil {
+		return err
+	}
+	out.PlaceNumber, out.MoveTarget, out.MoveStep = says.Number, string(says.Target), says.Step
+	if says.Target == "" && says.Address != "" {
+		out.MoveStep = place.Uncleaned
+	}
+	return nil
 }
 
 func ownersReply(owners []shards.ItemOwner) (out []*perceptorv1.ItemOwner) {

@@ -29,7 +29,7 @@ func (e *examination) places(ctx context.Context, cluster *store.Cluster) {
 		case says.Target != "":
 			open = append(open, fmt.Sprintf("%d to %s (%s)", d, says.Target, says.Step))
 		case says.Address != "":
-			open = append(open, fmt.Sprintf("%d from %s (to be cleaned up)", d, says.Address))
+			open = append(open, fmt.Sprintf("%d from %s (%s)", d, says.Address, place.Uncleaned))
 		}
 		return nil
 	})

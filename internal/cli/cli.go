@@ -73,11 +73,34 @@ func Run(ctx context.Context, root *cobra.Command) int {
 	if known.Code == Usage && known.Hint == "" {
 		known.Hint = fmt.Sprintf("run %s --help", cmd.CommandPath())
 	}
-	fmt.Fprintf(root.ErrOrStderr(), "%s: %s\n", root.Name(), indented(err.Error()))
+	fmt.Fprintf(root.ErrOrStderr(), "%s: %s\n", root.Name(), indented(suggested(err.Error())))
 	if known.Hint != "" {
 		fmt.Fprintf(root.ErrOrStderr(), "hint: %s\n", known.Hint)
 	}
 	return known.Code
+}
+
+// suggested makes the suggestions of cobra, each on a line of its own, a part of the sentence.
+func suggested(text string) string {
+	unknown, names, ok := strings.Cut(text, "\n\nDid you mean this?\n")
+	if !ok {
+		return text
+	}
+	return unknown + "; did you mean " + strings.Join(strings.Fields(names), " or ") + "?"
+}
+
+// UnknownCommand is for the Args of a command that only has others below it: it refuses an argument, and
+// names the commands that are spelled alike.
+func UnknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = max(1, min(len(args[0])/2, 2)) // every word of three letters is near another one
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	if alike := cmd.SuggestionsFor(args[0]); len(alike) > 0 {
+		text += "; did you mean " + strings.Join(alike, " or ") + "?"
+	}
+	return errors.New(text)
 }
 
 // indented indents all lines of an error but the first.

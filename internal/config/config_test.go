@@ -119,6 +119,7 @@ func TestWrongKeysAndTypesAreNamed(t *testing.T) {
 		name, file, env, want string
 	}{
 		{"unknown key", "taskd: {grcp_addr: x}", "", "unknown key taskd.grcp_addr; did you mean taskd.grpc_addr?"},
+		{"section with a value", "taskd: [1, 2]", "", "taskd: is a section: give the keys that it has, such as taskd.grpc_addr"},
 		{"unknown section", "postgre: {max_connections: 1}", "", "unknown key postgre.max_connections; did you mean postgres.max_connections?"},
 		{"unknown top key", "start_timout: 1s", "", "unknown key start_timout; did you mean start_timeout?"},
 		{"empty unknown section", "kafak: {}", "", "unknown key kafak"},

@@ -23,6 +23,12 @@ func (d *decoder) fault(format string, args ...any) {
 }
 
 func (d *decoder) unknown(name string) {
+	for _, k := range keys {
+		if strings.HasPrefix(k.Name, name+".") {
+			d.fault("%s: is a section: give the keys that it has, such as %s", name, k.Name)
+			return
+		}
+	}
 	d.fault("unknown key %s; did you mean %s?", name, nearest(name, names(keys, func(k Key) string { return k.Name })))
 }
 

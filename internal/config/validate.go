@@ -57,8 +57,13 @@ func (c *Config) Validate(needs Need) error {
 	return errors.Join(v.faults...)
 }
 
+// ErrNoServers says that a program that needs PostgreSQL was given no server.
+var ErrNoServers = errors.New("postgres.servers: is missing: 1 to 16 servers are needed")
+
 func (c *Postgres) validate(v *validator, needed bool) {
-	v.check(!needed || len(c.Servers) > 0, "postgres.servers: is missing: 1 to 16 servers are needed")
+	if needed && len(c.Servers) == 0 {
+		v.faults = append(v.faults, ErrNoServers)
+	}
 	v.check(len(c.Servers) <= 16, "postgres.servers: %d are given: at most 16 are allowed", len(c.Servers))
 	for i, s := range c.Servers {
 		v.check(s.DSN != "", "postgres.servers[%d].dsn: is missing", i)

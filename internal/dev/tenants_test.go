@@ -158,6 +158,7 @@ var crossTenantCases = map[string]crossTenant{
 	"MonitoringService.GetInstallationForecast": {refused: true, request: func(target) proto.Message { return &v1.GetInstallationForecastRequest{} }},
 	"AssignmentService.GetAssignment":           {refused: true, request: func(target) proto.Message { return &v1.GetAssignmentRequest{} }},
 	"AssignmentService.UpdateStrategy":          {refused: true, request: func(target) proto.Message { return &v1.UpdateStrategyRequest{} }},
+	"AssignmentService.RaiseEpochs":             {refused: true, request: func(target) proto.Message { return &v1.RaiseEpochsRequest{Databases: []int32{3}} }},
 	"ClockService.GetClock":                     {refused: true, request: func(target) proto.Message { return &v1.GetClockRequest{} }},
 	"ClockService.AdvanceClock":                 {refused: true, request: func(target) proto.Message { return &v1.AdvanceClockRequest{} }},
 	"ClockService.SetClock":                     {refused: true, request: func(target) proto.Message { return &v1.SetClockRequest{} }},

@@ -38,6 +38,9 @@ const (
 	Incoming = "incoming"
 )
 
+// Uncleaned is the step of a move that has been decided, and of which something is left.
+const Uncleaned = "to be cleaned up"
+
 // A Copy is what a copy of a database says of itself.
 type Copy struct {
 	Number int64

@@ -752,6 +752,180 @@ func (x *UpdateStrategyRequest) GetMaxItems() int32 {
 	return 0
 }
 
+// Request of RaiseEpochs.
+type RaiseEpochsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The numbers of the databases, 0 to 15. At least one.
+	Databases     []int32 `protobuf:"varint,1,rep,packed,name=databases,proto3" json:"databases,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaiseEpochsRequest) Reset() {
+	*x = RaiseEpochsRequest{}
+	mi := &file_perceptor_v1_assignment_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaiseEpochsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaiseEpochsRequest) ProtoMessage() {}
+
+func (x *RaiseEpochsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_assignment_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaiseEpochsRequest.ProtoReflect.Descriptor instead.
+func (*RaiseEpochsRequest) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_assignment_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RaiseEpochsRequest) GetDatabases() []int32 {
+	if x != nil {
+		return x.Databases
+	}
+	return nil
+}
+
+// Response of RaiseEpochs.
+type RaiseEpochsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The databases whose epochs are raised, by number.
+	Raised []*RaisedEpochs `protobuf:"bytes,1,rep,name=raised,proto3" json:"raised,omitempty"`
+	// The databases that did not answer. Repeat the request for them.
+	MissingDatabases []int32 `protobuf:"varint,2,rep,packed,name=missing_databases,json=missingDatabases,proto3" json:"missing_databases,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *RaiseEpochsResponse) Reset() {
+	*x = RaiseEpochsResponse{}
+	mi := &file_perceptor_v1_assignment_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaiseEpochsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaiseEpochsResponse) ProtoMessage() {}
+
+func (x *RaiseEpochsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_assignment_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaiseEpochsResponse.ProtoReflect.Descriptor instead.
+func (*RaiseEpochsResponse) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_assignment_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RaiseEpochsResponse) GetRaised() []*RaisedEpochs {
+	if x != nil {
+		return x.Raised
+	}
+	return nil
+}
+
+func (x *RaiseEpochsResponse) GetMissingDatabases() []int32 {
+	if x != nil {
+		return x.MissingDatabases
+	}
+	return nil
+}
+
+// The epochs of a database after they were raised.
+type RaisedEpochs struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Database int32 `protobuf:"varint,1,opt,name=database,proto3" json:"database,omitempty"`
+	// The number of items: 32 shards, and the chores.
+	Items int32 `protobuf:"varint,2,opt,name=items,proto3" json:"items,omitempty"`
+	// The lowest of their epochs.
+	LowestEpoch int64 `protobuf:"varint,3,opt,name=lowest_epoch,json=lowestEpoch,proto3" json:"lowest_epoch,omitempty"`
+	// The highest of their epochs.
+	HighestEpoch  int64 `protobuf:"varint,4,opt,name=highest_epoch,json=highestEpoch,proto3" json:"highest_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaisedEpochs) Reset() {
+	*x = RaisedEpochs{}
+	mi := &file_perceptor_v1_assignment_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaisedEpochs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaisedEpochs) ProtoMessage() {}
+
+func (x *RaisedEpochs) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_assignment_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaisedEpochs.ProtoReflect.Descriptor instead.
+func (*RaisedEpochs) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_assignment_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RaisedEpochs) GetDatabase() int32 {
+	if x != nil {
+		return x.Database
+	}
+	return 0
+}
+
+func (x *RaisedEpochs) GetItems() int32 {
+	if x != nil {
+		return x.Items
+	}
+	return 0
+}
+
+func (x *RaisedEpochs) GetLowestEpoch() int64 {
+	if x != nil {
+		return x.LowestEpoch
+	}
+	return 0
+}
+
+func (x *RaisedEpochs) GetHighestEpoch() int64 {
+	if x != nil {
+		return x.HighestEpoch
+	}
+	return 0
+}
+
 var File_perceptor_v1_assignment_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_assignment_service_proto_rawDesc = "" +
@@ -842,10 +1016,21 @@ const file_perceptor_v1_assignment_service_proto_rawDesc = "" +
 	"\n" +
 	"\b_membersB\f\n" +
 	"\n" +
-	"_max_items2\x80\x02\n" +
+	"_max_items\"7\n" +
+	"\x12RaiseEpochsRequest\x12!\n" +
+	"\tdatabases\x18\x01 \x03(\x05B\x03\xe0A\x02R\tdatabases\"v\n" +
+	"\x13RaiseEpochsResponse\x122\n" +
+	"\x06raised\x18\x01 \x03(\v2\x1a.perceptor.v1.RaisedEpochsR\x06raised\x12+\n" +
+	"\x11missing_databases\x18\x02 \x03(\x05R\x10missingDatabases\"\x88\x01\n" +
+	"\fRaisedEpochs\x12\x1a\n" +
+	"\bdatabase\x18\x01 \x01(\x05R\bdatabase\x12\x14\n" +
+	"\x05items\x18\x02 \x01(\x05R\x05items\x12!\n" +
+	"\flowest_epoch\x18\x03 \x01(\x03R\vlowestEpoch\x12#\n" +
+	"\rhighest_epoch\x18\x04 \x01(\x03R\fhighestEpoch2\xf7\x02\n" +
 	"\x11AssignmentService\x12k\n" +
 	"\rGetAssignment\x12\".perceptor.v1.GetAssignmentRequest\x1a\x18.perceptor.v1.Assignment\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/admin/assignment\x12~\n" +
-	"\x0eUpdateStrategy\x12#.perceptor.v1.UpdateStrategyRequest\x1a\x16.perceptor.v1.Strategy\"/\x82\xd3\xe4\x93\x02):\x01*\"$/v1/admin/assignment/strategy:updateB?Z=github.com/perceptor/perceptor/proto/perceptor/v1;perceptorv1b\x06proto3"
+	"\x0eUpdateStrategy\x12#.perceptor.v1.UpdateStrategyRequest\x1a\x16.perceptor.v1.Strategy\"/\x82\xd3\xe4\x93\x02):\x01*\"$/v1/admin/assignment/strategy:update\x12u\n" +
+	"\vRaiseEpochs\x12 .perceptor.v1.RaiseEpochsRequest\x1a!.perceptor.v1.RaiseEpochsResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/admin/epochs:raiseB?Z=github.com/perceptor/perceptor/proto/perceptor/v1;perceptorv1b\x06proto3"
 
 var (
 	file_perceptor_v1_assignment_service_proto_rawDescOnce sync.Once
@@ -859,7 +1044,7 @@ func file_perceptor_v1_assignment_service_proto_rawDescGZIP() []byte {
 	return file_perceptor_v1_assignment_service_proto_rawDescData
 }
 
-var file_perceptor_v1_assignment_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_perceptor_v1_assignment_service_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_perceptor_v1_assignment_service_proto_goTypes = []any{
 	(*GetAssignmentRequest)(nil),  // 0: perceptor.v1.GetAssignmentRequest
 	(*Assignment)(nil),            // 1: perceptor.v1.Assignment
@@ -868,32 +1053,38 @@ var file_perceptor_v1_assignment_service_proto_goTypes = []any{
 	(*Rebalance)(nil),             // 4: perceptor.v1.Rebalance
 	(*Strategy)(nil),              // 5: perceptor.v1.Strategy
 	(*UpdateStrategyRequest)(nil), // 6: perceptor.v1.UpdateStrategyRequest
-	nil,                           // 7: perceptor.v1.AssignmentMember.FiguresEntry
-	nil,                           // 8: perceptor.v1.Strategy.PinsEntry
-	nil,                           // 9: perceptor.v1.UpdateStrategyRequest.PinEntry
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*RaiseEpochsRequest)(nil),    // 7: perceptor.v1.RaiseEpochsRequest
+	(*RaiseEpochsResponse)(nil),   // 8: perceptor.v1.RaiseEpochsResponse
+	(*RaisedEpochs)(nil),          // 9: perceptor.v1.RaisedEpochs
+	nil,                           // 10: perceptor.v1.AssignmentMember.FiguresEntry
+	nil,                           // 11: perceptor.v1.Strategy.PinsEntry
+	nil,                           // 12: perceptor.v1.UpdateStrategyRequest.PinEntry
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_perceptor_v1_assignment_service_proto_depIdxs = []int32{
-	10, // 0: perceptor.v1.Assignment.plan_time:type_name -> google.protobuf.Timestamp
+	13, // 0: perceptor.v1.Assignment.plan_time:type_name -> google.protobuf.Timestamp
 	2,  // 1: perceptor.v1.Assignment.members:type_name -> perceptor.v1.AssignmentMember
 	3,  // 2: perceptor.v1.Assignment.items:type_name -> perceptor.v1.AssignmentItem
 	4,  // 3: perceptor.v1.Assignment.rebalances:type_name -> perceptor.v1.Rebalance
 	5,  // 4: perceptor.v1.Assignment.strategy:type_name -> perceptor.v1.Strategy
-	10, // 5: perceptor.v1.AssignmentMember.start_time:type_name -> google.protobuf.Timestamp
-	10, // 6: perceptor.v1.AssignmentMember.heartbeat_time:type_name -> google.protobuf.Timestamp
-	7,  // 7: perceptor.v1.AssignmentMember.figures:type_name -> perceptor.v1.AssignmentMember.FiguresEntry
-	10, // 8: perceptor.v1.Rebalance.write_time:type_name -> google.protobuf.Timestamp
-	8,  // 9: perceptor.v1.Strategy.pins:type_name -> perceptor.v1.Strategy.PinsEntry
-	9,  // 10: perceptor.v1.UpdateStrategyRequest.pin:type_name -> perceptor.v1.UpdateStrategyRequest.PinEntry
-	0,  // 11: perceptor.v1.AssignmentService.GetAssignment:input_type -> perceptor.v1.GetAssignmentRequest
-	6,  // 12: perceptor.v1.AssignmentService.UpdateStrategy:input_type -> perceptor.v1.UpdateStrategyRequest
-	1,  // 13: perceptor.v1.AssignmentService.GetAssignment:output_type -> perceptor.v1.Assignment
-	5,  // 14: perceptor.v1.AssignmentService.UpdateStrategy:output_type -> perceptor.v1.Strategy
-	13, // [13:15] is the sub-list for method output_type
-	11, // [11:13] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	13, // 5: perceptor.v1.AssignmentMember.start_time:type_name -> google.protobuf.Timestamp
+	13, // 6: perceptor.v1.AssignmentMember.heartbeat_time:type_name -> google.protobuf.Timestamp
+	10, // 7: perceptor.v1.AssignmentMember.figures:type_name -> perceptor.v1.AssignmentMember.FiguresEntry
+	13, // 8: perceptor.v1.Rebalance.write_time:type_name -> google.protobuf.Timestamp
+	11, // 9: perceptor.v1.Strategy.pins:type_name -> perceptor.v1.Strategy.PinsEntry
+	12, // 10: perceptor.v1.UpdateStrategyRequest.pin:type_name -> perceptor.v1.UpdateStrategyRequest.PinEntry
+	9,  // 11: perceptor.v1.RaiseEpochsResponse.raised:type_name -> perceptor.v1.RaisedEpochs
+	0,  // 12: perceptor.v1.AssignmentService.GetAssignment:input_type -> perceptor.v1.GetAssignmentRequest
+	6,  // 13: perceptor.v1.AssignmentService.UpdateStrategy:input_type -> perceptor.v1.UpdateStrategyRequest
+	7,  // 14: perceptor.v1.AssignmentService.RaiseEpochs:input_type -> perceptor.v1.RaiseEpochsRequest
+	1,  // 15: perceptor.v1.AssignmentService.GetAssignment:output_type -> perceptor.v1.Assignment
+	5,  // 16: perceptor.v1.AssignmentService.UpdateStrategy:output_type -> perceptor.v1.Strategy
+	8,  // 17: perceptor.v1.AssignmentService.RaiseEpochs:output_type -> perceptor.v1.RaiseEpochsResponse
+	15, // [15:18] is the sub-list for method output_type
+	12, // [12:15] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_assignment_service_proto_init() }
@@ -908,7 +1099,7 @@ func file_perceptor_v1_assignment_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_assignment_service_proto_rawDesc), len(file_perceptor_v1_assignment_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

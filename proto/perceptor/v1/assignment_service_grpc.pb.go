@@ -21,14 +21,16 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	AssignmentService_GetAssignment_FullMethodName  = "/perceptor.v1.AssignmentService/GetAssignment"
 	AssignmentService_UpdateStrategy_FullMethodName = "/perceptor.v1.AssignmentService/UpdateStrategy"
+	AssignmentService_RaiseEpochs_FullMethodName    = "/perceptor.v1.AssignmentService/RaiseEpochs"
 )
 
 // AssignmentServiceClient is the client API for AssignmentService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// The current and the requested owners of shards. Every call needs a token of
-// the ADMIN scope, and a taskd with zookeeper.servers configured.
+// The current and the requested owners of shards. Changes need a token of the
+// ADMIN scope, and reads one of ADMIN_READ. GetAssignment and UpdateStrategy need
+// an installation that distributes shards over dispatchers.
 type AssignmentServiceClient interface {
 	// Returns members, items, the last rebalances and the strategy.
 	GetAssignment(ctx context.Context, in *GetAssignmentRequest, opts ...grpc.CallOption) (*Assignment, error)
@@ -36,6 +38,11 @@ type AssignmentServiceClient interface {
 	// request is applied completely or not at all; reset is applied first.
 	// Repeating a request has no further effect.
 	UpdateStrategy(ctx context.Context, in *UpdateStrategyRequest, opts ...grpc.CallOption) (*Strategy, error)
+	// Raises the epoch of every item in databases that were restored or failed
+	// over, so that no dispatcher relies on what it remembers from before.
+	// Dispatchers notice with their next transaction, and acquire their items once
+	// more. Repeating a request does no harm.
+	RaiseEpochs(ctx context.Context, in *RaiseEpochsRequest, opts ...grpc.CallOption) (*RaiseEpochsResponse, error)
 }
 
 type assignmentServiceClient struct {
@@ -66,12 +73,23 @@ func (c *assignmentServiceClient) UpdateStrategy(ctx context.Context, in *Update
 	return out, nil
 }
 
+func (c *assignmentServiceClient) RaiseEpochs(ctx context.Context, in *RaiseEpochsRequest, opts ...grpc.CallOption) (*RaiseEpochsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RaiseEpochsResponse)
+	err := c.cc.Invoke(ctx, AssignmentService_RaiseEpochs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AssignmentServiceServer is the server API for AssignmentService service.
 // All implementations must embed UnimplementedAssignmentServiceServer
 // for forward compatibility.
 //
-// The current and the requested owners of shards. Every call needs a token of
-// the ADMIN scope, and a taskd with zookeeper.servers configured.
+// The current and the requested owners of shards. Changes need a token of the
+// ADMIN scope, and reads one of ADMIN_READ. GetAssignment and UpdateStrategy need
+// an installation that distributes shards over dispatchers.
 type AssignmentServiceServer interface {
 	// Returns members, items, the last rebalances and the strategy.
 	GetAssignment(context.Context, *GetAssignmentRequest) (*Assignment, error)
@@ -79,6 +97,11 @@ type AssignmentServiceServer interface {
 	// request is applied completely or not at all; reset is applied first.
 	// Repeating a request has no further effect.
 	UpdateStrategy(context.Context, *UpdateStrategyRequest) (*Strategy, error)
+	// Raises the epoch of every item in databases that were restored or failed
+	// over, so that no dispatcher relies on what it remembers from before.
+	// Dispatchers notice with their next transaction, and acquire their items once
+	// more. Repeating a request does no harm.
+	RaiseEpochs(context.Context, *RaiseEpochsRequest) (*RaiseEpochsResponse, error)
 	mustEmbedUnimplementedAssignmentServiceServer()
 }
 
@@ -94,6 +117,9 @@ func (UnimplementedAssignmentServiceServer) GetAssignment(context.Context, *GetA
 }
 func (UnimplementedAssignmentServiceServer) UpdateStrategy(context.Context, *UpdateStrategyRequest) (*Strategy, error) {
 	return nil, status.Error(codes.Unimplemented, "method UpdateStrategy not implemented")
+}
+func (UnimplementedAssignmentServiceServer) RaiseEpochs(context.Context, *RaiseEpochsRequest) (*RaiseEpochsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RaiseEpochs not implemented")
 }
 func (UnimplementedAssignmentServiceServer) mustEmbedUnimplementedAssignmentServiceServer() {}
 func (UnimplementedAssignmentServiceServer) testEmbeddedByValue()                           {}
@@ -152,6 +178,24 @@ func _AssignmentService_UpdateStrategy_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AssignmentService_RaiseEpochs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RaiseEpochsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AssignmentServiceServer).RaiseEpochs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AssignmentService_RaiseEpochs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AssignmentServiceServer).RaiseEpochs(ctx, req.(*RaiseEpochsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AssignmentService_ServiceDesc is the grpc.ServiceDesc for AssignmentService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -166,6 +210,10 @@ var AssignmentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UpdateStrategy",
 			Handler:    _AssignmentService_UpdateStrategy_Handler,
+		},
+		{
+			MethodName: "RaiseEpochs",
+			Handler:    _AssignmentService_RaiseEpochs_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

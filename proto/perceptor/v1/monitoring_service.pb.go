@@ -1350,7 +1350,17 @@ type DatabaseFigures struct {
 	// Why it was adopted.
 	AdoptReason string `protobuf:"bytes,11,opt,name=adopt_reason,json=adoptReason,proto3" json:"adopt_reason,omitempty"`
 	// The owner of each item of the database: its 32 shards, then its chores.
-	Owners        []*ItemOwner `protobuf:"bytes,12,rep,name=owners,proto3" json:"owners,omitempty"`
+	Owners []*ItemOwner `protobuf:"bytes,12,rep,name=owners,proto3" json:"owners,omitempty"`
+	// The number of its place: 1 where postgres.servers says, one more after each
+	// move to another server.
+	PlaceNumber int64 `protobuf:"varint,13,opt,name=place_number,json=placeNumber,proto3" json:"place_number,omitempty"`
+	// Its place as host:port/database, without a login. It is set even if the
+	// database does not answer.
+	PlaceAddress string `protobuf:"bytes,14,opt,name=place_address,json=placeAddress,proto3" json:"place_address,omitempty"`
+	// Where a move takes it that has not been decided. Empty: there is none.
+	MoveTarget string `protobuf:"bytes,15,opt,name=move_target,json=moveTarget,proto3" json:"move_target,omitempty"`
+	// How far an unfinished move is. Empty: there is none.
+	MoveStep      string `protobuf:"bytes,16,opt,name=move_step,json=moveStep,proto3" json:"move_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1467,6 +1477,34 @@ func (x *DatabaseFigures) GetOwners() []*ItemOwner {
 		return x.Owners
 	}
 	return nil
+}
+
+func (x *DatabaseFigures) GetPlaceNumber() int64 {
+	if x != nil {
+		return x.PlaceNumber
+	}
+	return 0
+}
+
+func (x *DatabaseFigures) GetPlaceAddress() string {
+	if x != nil {
+		return x.PlaceAddress
+	}
+	return ""
+}
+
+func (x *DatabaseFigures) GetMoveTarget() string {
+	if x != nil {
+		return x.MoveTarget
+	}
+	return ""
+}
+
+func (x *DatabaseFigures) GetMoveStep() string {
+	if x != nil {
+		return x.MoveStep
+	}
+	return ""
 }
 
 // The owner of an item, as the database knows it.
@@ -1973,7 +2011,7 @@ const file_perceptor_v1_monitoring_service_proto_rawDesc = "" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
 	"DISPATCHER\x10\x01\x12\t\n" +
-	"\x05TASKD\x10\x02\"\xfa\x03\n" +
+	"\x05TASKD\x10\x02\"\x80\x05\n" +
 	"\x0fDatabaseFigures\x12\x1a\n" +
 	"\bdatabase\x18\x01 \x01(\x05R\bdatabase\x12\x18\n" +
 	"\aanswers\x18\x02 \x01(\bR\aanswers\x12\x16\n" +
@@ -1990,7 +2028,12 @@ const file_perceptor_v1_monitoring_service_proto_rawDesc = "" +
 	"adopt_time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tadoptTime\x12!\n" +
 	"\fadopt_reason\x18\v \x01(\tR\vadoptReason\x12/\n" +
-	"\x06owners\x18\f \x03(\v2\x17.perceptor.v1.ItemOwnerR\x06owners\"\x8a\x01\n" +
+	"\x06owners\x18\f \x03(\v2\x17.perceptor.v1.ItemOwnerR\x06owners\x12!\n" +
+	"\fplace_number\x18\r \x01(\x03R\vplaceNumber\x12#\n" +
+	"\rplace_address\x18\x0e \x01(\tR\fplaceAddress\x12\x1f\n" +
+	"\vmove_target\x18\x0f \x01(\tR\n" +
+	"moveTarget\x12\x1b\n" +
+	"\tmove_step\x18\x10 \x01(\tR\bmoveStep\"\x8a\x01\n" +
 	"\tItemOwner\x12\x12\n" +
 	"\x04item\x18\x01 \x01(\x05R\x04item\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x14\n" +
