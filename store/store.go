@@ -158,6 +158,10 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err := c.newLogins(cfg); err != nil {
 		return nil, err
 	}
+	for i, l := range c.logins {
+		server := l.configured.Server()
+		c.storage[server] = max(c.storage[server], cfg.Servers[i].Storage)
+	}
 	for d := range servers {
 		if err := c.openDatabase(ctx, d, cfg); err != nil {
 			c.Close()
@@ -175,7 +179,6 @@ func (c *Cluster) openDatabase(ctx context.Context, d int, cfg Config) error {
 		return fmt.Errorf("postgres.servers[%d].dsn is not a connection string: %w", c.place[d], scrub(err))
 	}
 	p := newPlaced(d, c.logins[c.place[d]], c.logins, cfg.ReadOnly)
-	c.storage[p.address.Load().Server()] = cfg.Servers[c.place[d]].Storage
 	part := &pooled{mu: &c.budgets.mu, most: cfg.MaxConns, used: time.Now()}
 	p.moved = func() {
 		c.pools[d].Reset()
@@ -402,8 +405,11 @@ func (c *Cluster) Pool(d int) *pgxpool.Pool { return c.pools[d] }
 // not configured.
 func (c *Cluster) Storage(d int) int64 {
 	_, at := c.Place(d)
-	return c.storage[at.Server()]
+	return c.StorageAt(at)
 }
+
+// StorageAt is [Cluster.Storage] for any address, also of a server of the configuration without databases.
+func (c *Cluster) StorageAt(at place.Address) int64 { return c.storage[at.Server()] }
 
 // FirstOfServer returns the lowest database that is on the same server as database d now.
 func (c *Cluster) FirstOfServer(d int) int {

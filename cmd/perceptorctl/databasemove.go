@@ -62,7 +62,7 @@ func (c *ctl) databaseMove() *cobra.Command {
 	fl := cmd.Flags()
 	fl.StringVar(&f.to, "to", "", "the new place: host:port/database, with the login in the configuration, or a connection string")
 	fl.StringVar(&f.source, "source", "", "connection string by which the new server reaches the old one (default: that of the configuration)")
-	fl.Int64Var(&f.free, "free", 0, "bytes that are free on the disk of the new server; PostgreSQL cannot tell (default: not checked)")
+	fl.Int64Var(&f.free, "free", 0, "bytes that are free on the disk of the new server; PostgreSQL cannot tell (default: what postgres.servers[].storage of that server leaves, if it is set)")
 	fl.BoolVar(&f.resume, "resume", false, "continue a move that was interrupted")
 	fl.BoolVar(&f.abort, "abort", false, "end a move before the switch, and remove what it has copied")
 	fl.BoolVar(&f.dropOld, "drop-old", false, "drop the old rows when the move is done and the rows were counted")

@@ -61,7 +61,12 @@ func (m *Mover) check(ctx context.Context, resumed bool) error {
 	}
 	r := &Refused{}
 	r.source(m.from, &old, size, resumed)
-	r.target(m, &next, size, resumed)
+	r.target(m, &next, resumed)
+	if !resumed {
+		if err := m.checkDisk(ctx, r, size); err != nil {
+			return err
+		}
+	}
 	if old.encoding != next.encoding {
 		r.add("encoding: %s has %s, %s has %s", m.from, old.encoding, m.to, next.encoding)
 	}
@@ -118,7 +123,7 @@ func (r *Refused) source(at place.Address, s *server, size int64, resumed bool) 
 }
 
 // target checks the new place.
-func (r *Refused) target(m *Mover, s *server, size int64, resumed bool) {
+func (r *Refused) target(m *Mover, s *server, resumed bool) {
 	if s.standby {
 		r.add("%s is a standby", m.to)
 	}
@@ -134,9 +139,29 @@ func (r *Refused) target(m *Mover, s *server, size int64, resumed bool) {
 	if !s.sub {
 		r.add("the role at %s may not subscribe: grant pg_create_subscription (PostgreSQL 16 and later), or use a superuser", m.to)
 	}
-	if m.Free > 0 && m.Free < size && !resumed {
-		r.add("disk: %s has %d bytes free, and the database has %d", m.to, m.Free, size)
+}
+
+// checkDisk compares the size of the database with what is free at the target, as far as that is
+// known: PostgreSQL tells no user how large its disk is.
+func (m *Mover) checkDisk(ctx context.Context, r *Refused, size int64) error {
+	if m.Free > 0 {
+		if m.Free < size {
+			r.add("disk: %s has %d bytes free, and the database has %d", m.to, m.Free, size)
+		}
+		return nil
 	}
+	storage := m.Cluster.StorageAt(m.to)
+	if storage == 0 {
+		return nil
+	}
+	var used int64
+	if err := m.new.row(ctx, sql.Used, nil, &used); err != nil {
+		return fmt.Errorf("read what %s has on its disk: %w", m.to, err)
+	}
+	if storage-used < size {
+		r.add("disk: of the %d bytes of %s (postgres.servers[].storage) databases and log take %d, and the database has %d", storage, m.to, used, size)
+	}
+	return nil
 }
 
 func (m *Mover) checkVersion(ctx context.Context, r *Refused) error {

@@ -33,7 +33,8 @@ type Config struct {
 	// Source is the connection string by which the target reaches the old place, in the form of
 	// libpq. Its role may replicate. It defaults to that of the cluster.
 	Source string
-	// Free is the free space of the target in bytes; 0: not known.
+	// Free is the free space of the target in bytes; 0: what the configured size of its disk, if
+	// there is one, leaves.
 	Free int64
 	// Tell is called with the progress, several times a second. It may be nil.
 	Tell func(Progress)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"slices"
@@ -406,10 +407,10 @@ func (r *rig) abortAt(point string) {
 	}
 }
 
-func TestWhatIsMissingIsRefusedByName(t *testing.T) {
-	t.Parallel()
-	from, to := storetest.DSN(t), testenv.Database(t)
-	m, err := move.New(move.Config{Cluster: storetest.OpenDSN(t, from), Database: database, Target: to, Free: 1})
+// refusal returns why a move cannot begin.
+func refusal(t *testing.T, c move.Config) string {
+	t.Helper()
+	m, err := move.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -418,15 +419,88 @@ func TestWhatIsMissingIsRefusedByName(t *testing.T) {
 	if !errors.As(err, &refused) {
 		t.Fatalf("got %v, want a refusal", err)
 	}
-	for _, part := range []string{"wal_level of", "set it to logical", "disk: "} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q is not in %q", part, err)
+	return err.Error()
+}
+
+func TestWhatIsMissingIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	from, to := storetest.DSN(t), testenv.Database(t)
+	sized := func(storage int64) *store.Cluster {
+		return storetest.OpenDSN(t, "", func(c *store.Config) { c.Servers = servers(from, to); c.Servers[1].Storage = storage })
+	}
+	// Both are databases of one server here, whose disk is that of the larger number.
+	for _, c := range []struct {
+		free, storage int64
+		want          string
+		ok            bool
+	}{
+		{free: 1, storage: 1 << 50, want: "disk: "},
+		{storage: 1 << 20, want: "of the 1048576 bytes of "},
+		{storage: 1 << 50, want: "disk: ", ok: true},
+		{want: "disk: ", ok: true},
+		{free: 1 << 50, storage: 1, want: "disk: ", ok: true}, // who gives the free space knows it
+	} {
+		text := refusal(t, move.Config{Cluster: sized(c.storage), Database: database, Target: to, Free: c.free})
+		for _, part := range []string{"wal_level of", "set it to logical"} {
+			if !strings.Contains(text, part) {
+				t.Errorf("%q is not in %q", part, text)
+			}
+		}
+		if strings.Contains(text, c.want) == c.ok {
+			t.Errorf("free %d of %d: %q in %q, want %t", c.free, c.storage, c.want, text, !c.ok)
 		}
 	}
-	if m, err = move.New(move.Config{Cluster: storetest.OpenDSN(t, from), Database: database, Target: from}); err == nil {
+	m, err := move.New(move.Config{Cluster: storetest.OpenDSN(t, from), Database: database, Target: from})
+	if err == nil {
 		_, err = m.Run(t.Context())
 	}
 	if !errors.Is(err, move.ErrThere) {
 		t.Errorf("to the same place: %v", err)
+	}
+}
+
+// TestTheAdministratorOfAManagedServiceMayMove: it has neither attribute, but is in roles of the
+// service that give these rights.
+func TestTheAdministratorOfAManagedServiceMayMove(t *testing.T) {
+	t.Parallel()
+	from, to := storetest.DSN(t), testenv.Database(t)
+	conn, err := pgx.Connect(t.Context(), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background()) //nolint:errcheck // the test has ended
+	own := conn.Config().User
+	const administrator = "perceptor_test_administrator"
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := conn.Exec(context.Background(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	exec("DROP ROLE IF EXISTS " + administrator + ", rds_replication, rds_superuser")
+	exec("CREATE ROLE " + administrator + " LOGIN PASSWORD 'p' IN ROLE " + pgx.Identifier{own}.Sanitize())
+	exec("CREATE ROLE rds_replication; CREATE ROLE rds_superuser")
+	defer exec("DROP ROLE " + administrator + ", rds_replication, rds_superuser")
+	as := func(dsn string) string {
+		u, err := url.Parse(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.UserPassword(administrator, "p")
+		return u.String()
+	}
+	why := func() string {
+		return refusal(t, move.Config{Cluster: storetest.OpenDSN(t, as(from)), Database: database, Target: as(to)})
+	}
+	for _, missing := range []string{"lacks REPLICATION", "may not subscribe"} {
+		if text := why(); !strings.Contains(text, missing) {
+			t.Errorf("without rights: %q is not in %q", missing, text)
+		}
+	}
+	exec("GRANT rds_replication, rds_superuser TO " + administrator)
+	for _, missing := range []string{"lacks REPLICATION", "may not subscribe"} {
+		if text := why(); strings.Contains(text, missing) {
+			t.Errorf("with the roles of the service: %q is in %q", missing, text)
+		}
 	}
 }

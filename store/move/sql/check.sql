@@ -14,11 +14,19 @@ SELECT (SELECT system_identifier FROM pg_control_system()), current_setting('ser
 
 -- name: Rights()
 -- Whether the role may create schemas and publications in this PostgreSQL database, is a
--- superuser, may replicate, may subscribe, and owns the tables of the schema.
-SELECT has_database_privilege(current_database(), 'CREATE'), r.rolsuper, r.rolsuper OR r.rolreplication,
-       r.rolsuper OR EXISTS (SELECT FROM pg_roles s WHERE s.rolname = 'pg_create_subscription' AND pg_has_role(r.oid, s.oid, 'USAGE')),
+-- superuser, may replicate, may subscribe, and owns the tables of the schema. Managed services
+-- give these rights to members of roles of their own, without the attributes.
+SELECT has_database_privilege(current_database(), 'CREATE'), r.rolsuper,
+       r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM pg_roles s WHERE s.rolname = 'rds_replication' AND pg_has_role(r.oid, s.oid, 'USAGE')),
+       r.rolsuper OR EXISTS (SELECT FROM pg_roles s WHERE pg_has_role(r.oid, s.oid, 'USAGE')
+                                AND s.rolname IN ('pg_create_subscription', 'rds_superuser', 'cloudsqlsuperuser', 'azure_pg_admin')),
        NOT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = to_regnamespace(current_schema()::text) AND NOT pg_has_role(r.oid, c.relowner, 'USAGE'))
   FROM pg_roles r WHERE r.rolname = current_user;
+
+-- name: Used()
+-- The bytes of all databases that this role may connect to, and the log at its largest.
+SELECT coalesce(sum(pg_database_size(d.oid)), 0)::int8 + pg_size_bytes(current_setting('max_wal_size'))
+  FROM pg_database d WHERE has_database_privilege(d.oid, 'CONNECT');
 
 -- name: Copies(schema text)
 -- Whether there is a schema of this name, and how many tables it has.

@@ -17,6 +17,7 @@ var set = statement.MustLoad(files, nil)
 var (
 	Server  = set.Get("Server")
 	Rights  = set.Get("Rights")
+	Used    = set.Get("Used")
 	Copies  = set.Get("Copies")
 	Roles   = set.Get("Roles")
 	NoRoles = set.Get("NoRoles")
