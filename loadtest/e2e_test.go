@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/loadtest/abuse"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/scenario"
@@ -44,6 +45,15 @@ const (
 	e2eSession = 2 * time.Second
 	e2eLimit   = 8 * time.Minute // for one scenario, with the time to build the programs
 )
+
+// drilled skips a drill of operators, which takes minutes of its own installation. Its steps have tests
+// of their packages.
+func drilled(t *testing.T) {
+	t.Helper()
+	if !testenv.Long() {
+		t.Skip("takes minutes of an installation of its own; make test-long runs it")
+	}
+}
 
 // common is the stack that the tests share. Tests that disturb it or create tenants run one
 // after another; the other tests run in parallel after them.

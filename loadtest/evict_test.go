@@ -22,9 +22,7 @@ const (
 // ready until its signal, is not ready afterwards, and ends within its grace. No add fails, and nothing is
 // later than by a hand-over.
 func TestProgramsThatKubernetesEndsHandOver(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts every real part; make test runs it")
-	}
+	drilled(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
 	defer cancel()

@@ -17,9 +17,7 @@ import (
 // the listeners, dispatchers, the other half. Each cluster is one broker. Then the first
 // one is stopped, and tasks fire as before.
 func TestAnInstallationMovesToAnotherKafkaClusterUnderLoad(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts every real part; make test runs it")
-	}
+	drilled(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
 	defer cancel()

@@ -310,9 +310,7 @@ func (d *drill) republish(point time.Time, servers []int, slow []int64) {
 // TestABackupIsRestoredToAPointInTime does the drill of docs/backup.md while programs and listeners run: one of
 // two servers alone, then both.
 func TestABackupIsRestoredToAPointInTime(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts every real part; make test runs it")
-	}
+	drilled(t)
 	t.Parallel()
 	d := newDrill(t)
 	d.backUp()
