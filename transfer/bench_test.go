@@ -10,6 +10,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/perceptor/perceptor/export/line"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 // sample is one line of the benchmarks.
@@ -167,4 +173,60 @@ func BenchmarkLines(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) { benchmark(b, lines, c.text, c.open) })
 	}
+}
+
+// exported returns the export of tasks like those of a service in use: of all types, one-shot tasks more than others, with terms of
+// their own, params with quotes and ends of lines, some that run, and some whose end, calendars or trace are their own.
+func exported(tb testing.TB, list []sample) []byte {
+	tb.Helper()
+	var w line.Writer
+	var text []byte
+	rng := rand.New(rand.NewPCG(3, 4))
+	for i, s := range list {
+		at := task.At(s.begin)
+		r := task.Row{
+			ID: task.ID(i+1) * 512, Type: task.OneShot, State: task.Scheduled, DueAt: at, ScheduledAt: at, Anchor: at, Version: 1, CreatedAt: at.Add(-time.Hour),
+			Terms: task.Terms{
+				Kind: s.kind, Begin: at, End: task.Never, MaxCount: 1, AckTimeout: time.Minute, GiveUpAfter: task.DefaultGiveUpAfter, Tags: []string{"eu"},
+				Retry: task.RetryPolicy{
+					MaxAttempts: int32(1 + rng.IntN(5)), InitialBackoff: task.DefaultInitialBackoff, Multiplier: task.DefaultMultiplier,
+					MaxBackoff: task.DefaultMaxBackoff, Jitter: task.DefaultJitter,
+				},
+			},
+		}
+		entries := map[string]string{"order_id": fmt.Sprintf("ord-%09d", s.order), "user_id": fmt.Sprintf("u%07d", s.user), "note": "pay \"soon\"\n"}
+		var err error
+		if r.Params, err = (proto.MarshalOptions{Deterministic: true}).Marshal(&perceptorv1.Params{Entries: entries}); err != nil {
+			tb.Fatal(err)
+		}
+		if share := rng.IntN(100); share >= 70 {
+			r.Type, r.Interval, r.MaxCount, r.Seq = task.NonBlocking, s.interval, 0, int64(rng.IntN(500))
+			r.Anchor = at.Add(-s.interval)
+			switch {
+			case share >= 95:
+				r.End = at.Add(365 * 24 * time.Hour)
+			case share >= 90:
+				r.Type, r.State, r.Seq = task.Blocking, task.Running, r.Seq+1
+			case share >= 85:
+				r.Exclude = []string{"holidays"}
+			}
+		}
+		if i%2 == 0 {
+			r.Key = s.key
+		}
+		if i%20 == 0 {
+			r.TraceParent = fmt.Sprintf("00-%032x-%016x-01", i+1, i+1)
+		}
+		if text, err = w.Append(text, &r, task.Never, at); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return text
+}
+
+// BenchmarkRestore is the import of an export.
+func BenchmarkRestore(b *testing.B) {
+	const lines = 20_000
+	text := exported(b, samples(lines))
+	benchmark(b, lines, text, func(text []byte) (Source, error) { return OpenJSON("x.jsonl", reader(text), Mapping{Restore: true}) })
 }

@@ -84,6 +84,12 @@ func TestAColumnSetsTheFieldOfItsName(t *testing.T) {
 			text: "kind,type,beginTime,cron,timeZone,maxCount\nreport,NON_BLOCKING,2027-01-01 00:00:00+01,30 6 * * MON,Europe/Berlin,3\n",
 			want: `{"kind":"report","type":"NON_BLOCKING","beginTime":"2026-12-31T23:00:00Z","cron":{"expression":"30 6 * * MON","timeZone":"Europe/Berlin"},"maxCount":"3"}`,
 		},
+		"day calendars": {
+			text: "kind,type,interval,exclude_calendars,onlyCalendars,tags\nx,BLOCKING,1h,\"holidays,closed\",trading,a\ny,BLOCKING,1h,,,\n",
+			m:    Mapping{Defaults: &perceptorv1.Task{ExcludeCalendars: []string{"default"}}},
+			want: `{"kind":"x","type":"BLOCKING","interval":"3600s","excludeCalendars":["holidays","closed"],"onlyCalendars":["trading"],"tags":["a"]}
+			       {"kind":"y","type":"BLOCKING","interval":"3600s","excludeCalendars":["default"]}`,
+		},
 		"a zone beside an interval means nothing": {
 			text: "kind,type,interval,cron,time_zone\nx,BLOCKING,1m,,Europe/Berlin\n",
 			want: `{"kind":"x","type":"BLOCKING","interval":"60s"}`,

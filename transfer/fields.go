@@ -118,10 +118,14 @@ func (v *values) set(t *perceptorv1.Task, f *field, text []byte) (rule string) {
 	last := f.way[len(f.way)-1]
 	if last.IsList() {
 		list, rule := texts(text)
-		if rule == "" {
-			t.Tags = list // the only list
+		if rule != "" {
+			return rule
 		}
-		return rule
+		m.Clear(last)
+		for to := m.Mutable(last).List(); len(list) > 0; list = list[1:] {
+			to.Append(protoreflect.ValueOfString(list[0]))
+		}
+		return ""
 	}
 	value, rule := v.convert(last, text)
 	if rule == "" {

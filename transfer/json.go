@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -30,6 +31,8 @@ type jsonSource struct {
 	// raw is the current line.
 	raw  []byte
 	scan scanner
+	// running says that the line of fast is a task with an open run, which is restored.
+	running bool
 }
 
 // OpenJSON returns the lines of a file with a task in the JSON of the HTTP API in each line, such as those of an
@@ -242,9 +245,12 @@ func (s *splitter) merged(t *perceptorv1.Task) *perceptorv1.Task {
 		return t
 	}
 	m := proto.CloneOf(s.defaults)
-	if len(t.Tags) > 0 {
-		m.Tags = nil // a list is replaced, not appended to
-	}
+	t.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		if f.IsList() {
+			m.ProtoReflect().Clear(f) // a list is replaced, not appended to
+		}
+		return true
+	})
 	if c := m.GetCron(); c != nil && t.GetCron().GetExpression() != "" {
 		m.Schedule = nil // another expression has another dialect and zone
 	}

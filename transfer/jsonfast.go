@@ -2,19 +2,36 @@ package transfer
 
 import (
 	"bytes"
+	"encoding/hex"
+	"slices"
 	"unicode/utf8"
 
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
 
-// fast reads a line of the usual form: an object whose params are texts, with simple escapes. It returns false
+// termNames are the names, in both forms, of the fields that are terms. They are taken from the contract, so a new term does
+// not make the lines that have it slow ones.
+var termNames = func() map[string]bool {
+	names := map[string]bool{}
+	fields := (&perceptorv1.Task{}).ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if name := string(f.Name()); !slices.Contains(ownFields, name) && !slices.Contains(outputFields, name) {
+			names[name], names[f.JSONName()] = true, true
+		}
+	}
+	return names
+}()
+
+// fast reads a line of the usual form: an object whose params are texts. It returns false
 // for every other line, also for a wrong one; slow reads it then. The terms are the text of their fields, so
 // those of most lines need not be parsed.
 func (s *jsonSource) fast(l *Line, raw []byte) bool {
 	x := &s.scan
 	*x = scanner{text: raw, unescaped: x.unescaped[:0]}
 	l.Begin, l.Key, l.State = s.defaultBegin, nil, State{}
-	s.list, s.terms = s.list[:0], s.terms[:0]
+	s.list, s.terms, s.running = s.list[:0], s.terms[:0], false
 	if !x.accept('{') || !utf8.Valid(raw) {
 		return false
 	}
@@ -30,6 +47,9 @@ func (s *jsonSource) fast(l *Line, raw []byte) bool {
 	}
 	if !x.ended() {
 		return false
+	}
+	if s.running {
+		l.State.Runs = max(0, l.State.Runs-1) // as stateOf does
 	}
 	s.addGiven()
 	wire, distinct := appendParams(s.wire[:0], s.list)
@@ -50,7 +70,7 @@ const (
 	seenScheduled
 	seenAnchor
 	seenRead
-	seenOther // the first of seven more
+	seenOther // the first of some more
 )
 
 // fastField reads the value of a field, whose name begins at a position.
@@ -63,17 +83,16 @@ func (s *jsonSource) fastField(l *Line, name []byte, begin int) bool {
 		return x.once(seenKey) && x.plain(&l.Key)
 	case "params":
 		return x.once(seenParams) && s.fastParams()
-	case "kind", "type", "endTime", "end_time", "interval", "cron", "maxCount", "max_count", "tags", "spread", "retention",
-		"retryPolicy", "retry_policy", "ackTimeout", "ack_timeout", "giveUpAfter", "give_up_after", "stopOnFailure", "stop_on_failure",
-		"misfirePolicy", "misfire_policy", "misfireGrace", "misfire_grace", "misfireLimit", "misfire_limit", "traceParent", "trace_parent", "payload":
-		// Whether the text is valid, and no field is there twice, its template shows.
-		if !x.skip() {
-			return false
-		}
-		s.terms = append(append(s.terms, ','), x.text[begin:x.at]...)
-		return true
 	}
-	return s.fastOutput(l, name)
+	if !termNames[string(name)] {
+		return s.fastOutput(l, name)
+	}
+	// Whether the text is valid, and no field is there twice, its template shows.
+	if !x.skip() {
+		return false
+	}
+	s.terms = append(append(s.terms, ','), x.text[begin:x.at]...)
+	return true
 }
 
 // fastParams reads an object of texts.
@@ -101,7 +120,7 @@ func (s *jsonSource) fastParams() bool {
 
 // fastOutput reads a field that the service sets.
 func (s *jsonSource) fastOutput(l *Line, name []byte) bool {
-	x, unused := &s.scan, task.Instant(0)
+	x, unused, text := &s.scan, task.Instant(0), []byte(nil)
 	switch string(name) {
 	case "id":
 		return x.once(seenOther) && x.count(nil)
@@ -128,6 +147,14 @@ func (s *jsonSource) fastOutput(l *Line, name []byte) bool {
 		return x.once(seenOther<<4) && x.small()
 	case "openRunCount", "open_run_count":
 		return x.once(seenOther<<5) && x.small()
+	case "backfillOf", "backfill_of":
+		return x.once(seenOther<<6) && x.count(nil)
+	case "backfillId", "backfill_id":
+		return x.once(seenOther<<7) && x.count(nil)
+	case "replayOf", "replay_of":
+		return x.once(seenOther<<8) && x.plain(&text)
+	case "finishTime", "finish_time":
+		return x.once(seenOther<<9) && x.instant(&unused, false)
 	case "readTime", "read_time":
 		return x.once(seenRead) && x.instant(&unused, false)
 	case "anchorTime", "anchor_time":
@@ -147,7 +174,7 @@ func (s *jsonSource) wanted(n *int64) *int64 {
 	return n
 }
 
-// fastState reads the state. With restore only that of a waiting task is simple.
+// fastState reads the state. With restore that of a finished task is a fault, which slow tells.
 func (s *jsonSource) fastState() bool {
 	state, good := s.scan.string()
 	if !good {
@@ -156,7 +183,10 @@ func (s *jsonSource) fastState() bool {
 	switch string(state) {
 	case "SCHEDULED":
 		return true
-	case "RUNNING", "COMPLETED", "CANCELLED", "FAILED":
+	case "RUNNING":
+		s.running = s.restore
+		return true
+	case "COMPLETED", "CANCELLED", "FAILED":
 		return !s.restore
 	}
 	return false
@@ -260,14 +290,40 @@ func (x *scanner) escaped(from, i int) ([]byte, bool) {
 		case c == '"':
 			x.at = i + 1
 			return x.unescaped[begin:len(x.unescaped):len(x.unescaped)], true
-		case c != '\\' || i+1 >= len(x.text) || escapes[x.text[i+1]] == 0:
+		case c != '\\' || i+1 >= len(x.text):
 			return nil, false
+		case x.text[i+1] == 'u':
+			r, good := character(x.text[i+2:])
+			if !good {
+				return nil, false
+			}
+			x.unescaped = utf8.AppendRune(x.unescaped, r)
+			i += 1 + hexDigits
+		case escapes[x.text[i+1]] == 0:
+			return nil, false
+		default:
+			i++
+			x.unescaped = append(x.unescaped, escapes[x.text[i]])
 		}
-		i++
-		x.unescaped = append(x.unescaped, escapes[x.text[i]])
 		from = i + 1
 	}
 	return nil, false
+}
+
+// hexDigits is the number of digits of a code after \u.
+const hexDigits = 4
+
+// character reads the code of a character, as exports have it for the end of a line. A half of a pair is none.
+func character(text []byte) (rune, bool) {
+	if len(text) < hexDigits {
+		return 0, false
+	}
+	var code [hexDigits / 2]byte
+	if _, err := hex.Decode(code[:], text[:hexDigits]); err != nil {
+		return 0, false
+	}
+	r := rune(code[0])<<8 | rune(code[1])
+	return r, utf8.ValidRune(r)
 }
 
 // plain reads a text into to.
