@@ -119,11 +119,11 @@ func builder(tb testing.TB, lines int) *Builder {
 
 // benchmark reports the time of a line from its text to the compressed chunk.
 func benchmark(b *testing.B, lines int, text []byte, open func([]byte) (Source, error)) {
-	bl := builder(b, DefaultChunkLines)
 	b.SetBytes(int64(len(text)))
 	var bytes int
 	before := processorTime(b)
 	for b.Loop() {
+		bl := builder(b, DefaultChunkLines)
 		s, err := open(text)
 		if err != nil {
 			b.Fatal(err)
@@ -175,8 +175,8 @@ func BenchmarkLines(b *testing.B) {
 	}
 }
 
-// exported returns the export of tasks like those of a service in use: of all types, one-shot tasks more than others, with terms of
-// their own, params with quotes and ends of lines, some that run, and some whose end, calendars or trace are their own.
+// exported returns the export of tasks like those of a service in use: of all types, one-shot tasks more than others, with terms in
+// many combinations, params with quotes and ends of lines, some that run, and some whose end, calendars or trace are their own.
 func exported(tb testing.TB, list []sample) []byte {
 	tb.Helper()
 	var w line.Writer
@@ -187,10 +187,11 @@ func exported(tb testing.TB, list []sample) []byte {
 		r := task.Row{
 			ID: task.ID(i+1) * 512, Type: task.OneShot, State: task.Scheduled, DueAt: at, ScheduledAt: at, Anchor: at, Version: 1, CreatedAt: at.Add(-time.Hour),
 			Terms: task.Terms{
-				Kind: s.kind, Begin: at, End: task.Never, MaxCount: 1, AckTimeout: time.Minute, GiveUpAfter: task.DefaultGiveUpAfter, Tags: []string{"eu"},
+				Kind: s.kind, Begin: at, End: task.Never, MaxCount: 1, AckTimeout: time.Duration(1+rng.IntN(3)) * time.Minute, GiveUpAfter: task.DefaultGiveUpAfter,
+				Retention: time.Duration(rng.IntN(3)) * time.Hour,
 				Retry: task.RetryPolicy{
 					MaxAttempts: int32(1 + rng.IntN(5)), InitialBackoff: task.DefaultInitialBackoff, Multiplier: task.DefaultMultiplier,
-					MaxBackoff: task.DefaultMaxBackoff, Jitter: task.DefaultJitter,
+					MaxBackoff: task.DefaultMaxBackoff, Jitter: float64(rng.IntN(3)) / 10,
 				},
 			},
 		}
@@ -210,6 +211,9 @@ func exported(tb testing.TB, list []sample) []byte {
 			case share >= 85:
 				r.Exclude = []string{"holidays"}
 			}
+		}
+		if i%5 == 0 {
+			r.Tags = []string{"campaign-7", fmt.Sprintf("region-%02d", rng.IntN(20))}
 		}
 		if i%2 == 0 {
 			r.Key = s.key

@@ -26,7 +26,7 @@ const (
 	MaxTemplates = 1 << 16
 	// maxKnown bounds the templates that a builder remembers from one chunk to the next, maxRemembered the size of their
 	// terms.
-	maxKnown      = 1 << 16
+	maxKnown      = 1 << 13
 	maxRemembered = 512
 )
 

@@ -31,6 +31,8 @@ type jsonSource struct {
 	// raw is the current line.
 	raw  []byte
 	scan scanner
+	// fields are the terms of the line of fast.
+	fields fieldTexts
 	// running says that the line of fast is a task with an open run, which is restored.
 	running bool
 }
@@ -74,15 +76,13 @@ func (s *jsonSource) Template(l *Line) (*perceptorv1.Task, error) {
 	if len(l.Terms) > 0 && l.Terms[0] == encodedTerms {
 		return s.splitter.Template(l)
 	}
-	t := &perceptorv1.Task{}
-	text := make([]byte, 0, len(l.Terms)+2)
-	text = append(append(append(text, '{'), bytes.TrimPrefix(l.Terms, []byte{','})...), '}')
-	if err := protojson.Unmarshal(text, t); err != nil {
+	t, err := s.fields.task()
+	if err != nil {
 		// The position in the whole line is what people can find.
 		if err := s.slow(&Line{}, s.raw); err != nil {
 			return nil, err
 		}
-		return nil, jsonFault(text, err)
+		return nil, jsonFault(s.raw, err)
 	}
 	return s.merged(t), nil
 }
@@ -238,9 +238,8 @@ func (s *splitter) Template(l *Line) (*perceptorv1.Task, error) {
 	return s.merged(t), nil
 }
 
-// merged returns the defaults with what a task sets.
+// merged returns the defaults with what terms set.
 func (s *splitter) merged(t *perceptorv1.Task) *perceptorv1.Task {
-	clearOwn(t)
 	if proto.Size(s.defaults) == 0 {
 		return t
 	}

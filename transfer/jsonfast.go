@@ -3,26 +3,10 @@ package transfer
 import (
 	"bytes"
 	"encoding/hex"
-	"slices"
 	"unicode/utf8"
 
-	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
-
-// termNames are the names, in both forms, of the fields that are terms. They are taken from the contract, so a new term does
-// not make the lines that have it slow ones.
-var termNames = func() map[string]bool {
-	names := map[string]bool{}
-	fields := (&perceptorv1.Task{}).ProtoReflect().Descriptor().Fields()
-	for i := range fields.Len() {
-		f := fields.Get(i)
-		if name := string(f.Name()); !slices.Contains(ownFields, name) && !slices.Contains(outputFields, name) {
-			names[name], names[f.JSONName()] = true, true
-		}
-	}
-	return names
-}()
 
 // fast reads a line of the usual form: an object whose params are texts. It returns false
 // for every other line, also for a wrong one; slow reads it then. The terms are the text of their fields, so
@@ -32,6 +16,7 @@ func (s *jsonSource) fast(l *Line, raw []byte) bool {
 	*x = scanner{text: raw, unescaped: x.unescaped[:0]}
 	l.Begin, l.Key, l.State = s.defaultBegin, nil, State{}
 	s.list, s.terms, s.running = s.list[:0], s.terms[:0], false
+	s.fields.reset()
 	if !x.accept('{') || !utf8.Valid(raw) {
 		return false
 	}
@@ -84,14 +69,17 @@ func (s *jsonSource) fastField(l *Line, name []byte, begin int) bool {
 	case "params":
 		return x.once(seenParams) && s.fastParams()
 	}
-	if !termNames[string(name)] {
+	number, known := termNumbers[string(name)]
+	if !known {
 		return s.fastOutput(l, name)
 	}
-	// Whether the text is valid, and no field is there twice, its template shows.
-	if !x.skip() {
+	// Whether the text is valid, its template shows.
+	if !x.skip() || !s.fields.once(number) {
 		return false
 	}
-	s.terms = append(append(s.terms, ','), x.text[begin:x.at]...)
+	text := x.text[begin:x.at]
+	s.fields.now = append(s.fields.now, fieldText{number, text})
+	s.terms = append(append(s.terms, ','), text...)
 	return true
 }
 
