@@ -15,7 +15,7 @@ import (
 // RelayConfig configures a [Relay]. Zero fields take their defaults.
 type RelayConfig struct {
 	// Postgres describes the connections to the database with the outbox, as pgxpool.ParseConfig
-	// returns it. Required. The relay opens at most eight.
+	// returns it. Required. The relay opens at most eight, and one more with Listen.
 	Postgres *pgxpool.Config
 	// Client calls Perceptor. Required. Its Codec is not used: rows have encoded params.
 	Client *client.Client
@@ -27,8 +27,11 @@ type RelayConfig struct {
 	// min. Default: 10 s.
 	Lease time.Duration
 	// Poll is how often a relay looks for new rows. 1 ms to 10 s. Default: 10 ms while there is
-	// work, otherwise 25 ms.
+	// work, otherwise 25 ms; 1 s while Listen works.
 	Poll time.Duration
+	// Listen makes the relay listen for the commits that an outbox announces: see [Outbox.Announce]. It needs a direct
+	// connection or a pooler in session mode. While the outbox announces nothing, polls are as without it. Default: false.
+	Listen bool
 	// BatchRows is the most rows of a batch. 1 to 1,000. Default: 1,000.
 	BatchRows int
 	// SendTimeout bounds a call to Perceptor with its retries. 100 ms to 5 min. Default: 20 s.
@@ -58,6 +61,7 @@ const (
 	stepSend   = "send"
 	stepFinish = "finish"
 	stepPoll   = "poll"
+	stepListen = "listen"
 )
 
 const (
@@ -65,6 +69,7 @@ const (
 	callLimit   = 5 * time.Second // of one statement
 	pollIdle    = 25 * time.Millisecond
 	pollBusy    = 10 * time.Millisecond
+	listenGap   = 5 * time.Millisecond // between a poll and the next one that is announced
 	busyFor     = 5 * time.Second
 	leaveLimit  = 2 * time.Second
 	installedIs = 1 // version of the schema that this program needs

@@ -241,6 +241,7 @@ func (m *mover) await() bool {
 	} else {
 		at := m.at
 		m.idle.Store(&at)
+		m.r.look() // rows may have been announced before
 		defer m.idle.Store(nil)
 	}
 	timer := time.NewTimer(max(wait, 0))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,6 +23,10 @@ type Relay struct {
 	gate *gate
 	// failpoint, if set, is called before each step; tests end a relay with it.
 	failpoint func(step string) error
+
+	// announced wakes the poll loop. listening says that commits are heard of.
+	announced chan struct{}
+	listening atomic.Bool
 
 	mu     sync.Mutex
 	leased map[int16]time.Time // until when a part is ours, by the local monotonic clock
@@ -40,7 +45,8 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 	}
 	r := &Relay{
 		cfg: cfg, sql: statementsOf(cfg.Schema), id: rand.Text(),
-		leased: map[int16]time.Time{}, movers: map[int16]*mover{}, share: parts, logged: map[string]time.Time{}, silent: map[string]int{},
+		announced: make(chan struct{}, 1),
+		leased:    map[int16]time.Time{}, movers: map[int16]*mover{}, share: parts, logged: map[string]time.Time{}, silent: map[string]int{},
 	}
 	r.gate = newGate(r.probe, r.cfg.Log)
 	return r, nil
@@ -61,6 +67,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	var work sync.WaitGroup
 	work.Go(func() { r.gate.run(ctx) })
 	work.Go(func() { r.pollLoop(ctx, pool) })
+	if r.cfg.Listen {
+		work.Go(func() { r.listenLoop(ctx, pool) })
+	}
 	r.leaseLoop(ctx, pool)
 	work.Wait()
 	return nil
@@ -69,7 +78,7 @@ func (r *Relay) Run(ctx context.Context) error {
 // connections returns the configuration of the pool.
 func (r *Relay) connections() *pgxpool.Config {
 	cfg := r.cfg.Postgres.Copy()
-	cfg.MaxConns, cfg.MinConns = parts+2, 0
+	cfg.MaxConns, cfg.MinConns = parts+2, 0 // a connection that listens is none of them
 	after := cfg.AfterConnect
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if after != nil {
@@ -233,7 +242,7 @@ func (r *Relay) holds(p int16) bool {
 
 // pollLoop wakes the movers of parts that have new rows.
 func (r *Relay) pollLoop(ctx context.Context, pool *pgxpool.Pool) {
-	for sleep(ctx, r.pollEvery()) {
+	for r.untilPoll(ctx) {
 		c := r.waiting()
 		if len(c.parts) == 0 {
 			continue
@@ -254,12 +263,31 @@ func (r *Relay) pollLoop(ctx context.Context, pool *pgxpool.Pool) {
 	}
 }
 
+// untilPoll waits for the next poll: after a distance, or as soon as commits were announced, but not at once after the last
+// one, so that a poll finds the rows of many commits. It returns false if ctx ends.
+func (r *Relay) untilPoll(ctx context.Context) bool {
+	if r.listening.Load() && !sleep(ctx, listenGap) {
+		return false
+	}
+	t := time.NewTimer(r.pollEvery())
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+	case <-r.announced:
+	}
+	return true
+}
+
 func (r *Relay) pollEvery() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case r.cfg.Poll > 0:
 		return r.cfg.Poll
+	case r.listening.Load():
+		return pollListening
 	case time.Since(r.busyAt) < busyFor:
 		return pollBusy
 	}

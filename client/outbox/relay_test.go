@@ -353,6 +353,58 @@ func TestManyWritersManyRelaysAndEveryAddOnce(t *testing.T) {
 	}
 }
 
+// A relay whose polls are an hour away moves what is announced: everything, also what is written while it is busy.
+func TestARelayThatListensWaitsForNoPoll(t *testing.T) {
+	b := setup(t)
+	b.must(Announce(t.Context(), b.pool, true))
+	b.must(Announce(t.Context(), b.pool, true))
+	b.relay(func(r *Relay) { r.cfg.Listen, r.cfg.Poll = true, time.Hour })
+	for n := range 20 {
+		b.within(func(tx pgx.Tx) error {
+			return errors.Join(AddTask(t.Context(), tx, oneShot(n)), AddTask(t.Context(), tx, keyed(fmt.Sprint("k", n), fmt.Sprint("k", n))))
+		})
+		if n%2 == 0 { // the relay is idle before the next commit
+			b.eventually("moved", func() bool { return len(b.api.Added()) == 2*(n+1) })
+		}
+	}
+	b.eventually("all moved", func() bool { return len(b.api.Added()) == 40 })
+}
+
+func TestARelayHearsAgainAfterItsConnectionWasLost(t *testing.T) {
+	b := setup(t)
+	b.must(Announce(t.Context(), b.pool, true))
+	var r *Relay
+	b.relay(func(x *Relay) { r = x; r.cfg.Listen, r.cfg.Poll = true, time.Hour })
+	b.eventually("listening", r.listening.Load)
+	_, err := b.pool.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_trigger%' AND pid <> pg_backend_pid()")
+	b.must(err)
+	b.within(func(tx pgx.Tx) error { return AddTask(t.Context(), tx, oneShot(1)) })
+	b.eventually("moved", func() bool { return len(b.api.Added()) == 1 })
+}
+
+func TestARelayThatListensPollsAnOutboxThatAnnouncesNothing(t *testing.T) {
+	b := setup(t)
+	b.must(Announce(t.Context(), b.pool, true))
+	b.must(Announce(t.Context(), b.pool, false))
+	silent := make(chan error, 1)
+	b.relay(func(r *Relay) {
+		r.cfg.Listen = true
+		r.cfg.Events.Failed = func(step string, err error) {
+			if step == stepListen {
+				select {
+				case silent <- err:
+				default:
+				}
+			}
+		}
+	})
+	if err := <-silent; !errors.Is(err, errSilent) {
+		t.Errorf("the relay says %v, want %v", err, errSilent)
+	}
+	b.within(func(tx pgx.Tx) error { return AddTask(t.Context(), tx, oneShot(1)) })
+	b.drained()
+}
+
 func TestAllFaultsOfAConfigurationAreNamed(t *testing.T) {
 	_, err := NewRelay(RelayConfig{Schema: "No", Lease: 1, Poll: time.Hour, SendTimeout: -1, BatchRows: 5000, Name: strings.Repeat("n", 201)})
 	for _, want := range []string{"Postgres", "Client", "Schema", "Lease", "Poll", "SendTimeout", "BatchRows", "Name"} {

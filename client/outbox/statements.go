@@ -32,6 +32,7 @@ func checkSchema(name string) error {
 type statements struct {
 	writeOne, writeKeyed, writeMany                                      *statement.Statement
 	installed, renew, leave, batches, pending, claim, read, keys, finish *statement.Statement
+	listen, announced, announce                                          *statement.Statement
 	settings, backlog, refusedList, refusedRetry, refusedDiscard         *statement.Statement
 }
 
@@ -41,6 +42,7 @@ func statementsOf(schema string) *statements {
 		writeOne: set.Get("WriteOne"), writeKeyed: set.Get("WriteKeyed"), writeMany: set.Get("WriteMany"),
 		installed: set.Get("Installed"), renew: set.Get("Renew"), leave: set.Get("Leave"), batches: set.Get("Batches"),
 		pending: set.Get("Pending"), claim: set.Get("Claim"), read: set.Get("Read"), keys: set.Get("Keys"), finish: set.Get("Finish"),
+		listen: set.Get("Listen"), announced: set.Get("Announced"), announce: set.Get("Announce"),
 		settings: set.Get("Settings"), backlog: set.Get("Backlog"), refusedList: set.Get("RefusedList"), refusedRetry: set.Get("RefusedRetry"), refusedDiscard: set.Get("RefusedDiscard"),
 	}
 }

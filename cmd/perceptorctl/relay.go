@@ -28,6 +28,7 @@ type relay struct {
 	metricsAddress             string
 	logLevel, logFormat        string
 	lease, poll                time.Duration
+	listen, announce           bool
 }
 
 const dsnVariable = "PERCEPTOR_OUTBOX_DSN"
@@ -51,7 +52,8 @@ func (c *ctl) relayCommand() *cobra.Command {
 	l.StringVar(&r.logLevel, "log-level", "info", "debug, info, warn or error")
 	l.StringVar(&r.logFormat, "log-format", "text", "text or json")
 	duration.Var(l, &r.lease, "lease", 10*time.Second, "how long the parts of a relay that hangs wait until others take them over")
-	duration.Var(l, &r.poll, "poll", 0, "how often to look for new operations (default: 10 ms while there are some, otherwise 25 ms)")
+	duration.Var(l, &r.poll, "poll", 0, "how often to look for new operations (default: 10 ms while there are some, otherwise 25 ms; 1 s while --listen works)")
+	l.BoolVar(&r.listen, "listen", false, "hear of commits at once, from an outbox that announces them (relay migrate --announce)")
 	cmd.AddCommand(r.schemaCommand(), r.migrateCommand(), r.statusCommand(), r.listCommand(), r.retryCommand(), r.discardCommand())
 	return cmd
 }
@@ -149,7 +151,7 @@ func (r *relay) run(cmd *cobra.Command) error {
 	metrics := telemetry.NewRegistry()
 	figures := telemetry.NewRelay(metrics)
 	mover, err := outbox.NewRelay(outbox.RelayConfig{
-		Postgres: pg, Client: api, Schema: r.schema, Name: r.name, Lease: r.lease, Poll: r.poll, Log: log,
+		Postgres: pg, Client: api, Schema: r.schema, Name: r.name, Lease: r.lease, Poll: r.poll, Listen: r.listen, Log: log,
 		Events: outbox.Events{
 			Moved:   func(op outbox.Op, n int, lag time.Duration) { figures.Moved(op.String(), n, lag) },
 			Refused: func(_ outbox.Op, reason string) { figures.Refused(reason) },

@@ -33,12 +33,20 @@ func (r *relay) schemaCommand() *cobra.Command {
 }
 
 func (r *relay) migrateCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "migrate", Short: "Create or upgrade an outbox", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return r.with(cmd, func(ctx context.Context, box *outbox.Outbox, conn *pgx.Conn) error { return box.Migrate(ctx, conn) })
+			return r.with(cmd, func(ctx context.Context, box *outbox.Outbox, conn *pgx.Conn) error {
+				err := box.Migrate(ctx, conn)
+				if err == nil && cmd.Flags().Changed("announce") {
+					err = box.Announce(ctx, conn, r.announce)
+				}
+				return err
+			})
 		},
 	}
+	cmd.Flags().BoolVar(&r.announce, "announce", false, "announce commits to the relays with --listen; --announce=false ends that (default: as it is)")
+	return cmd
 }
 
 func (r *relay) statusCommand() *cobra.Command {

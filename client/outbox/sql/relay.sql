@@ -108,6 +108,16 @@ SELECT g.position, g.written_at, g.op, g.form, g.key, g.body, u.reason, u.messag
   FROM gone g JOIN unnest(@refused, @reasons, @messages) AS u (position, reason, message) USING (position)
     ON CONFLICT DO NOTHING;
 
+-- name: Listen()
+LISTEN {{schema}};
+
+-- name: Announced()
+-- Whether commits are announced.
+SELECT EXISTS (SELECT 1 FROM pg_trigger t WHERE t.tgrelid = '{{schema}}.operation'::regclass AND t.tgname = 'announce');
+
+-- name: Announce(announced bool)
+SELECT {{schema}}.perceptor_announce(@announced);
+
 -- name: Backlog(max_rows int8)
 -- The figures of an outbox. The age is that of the oldest operation that is found without reading removed rows:
 -- of those in batches and of the first ones after the cursors.

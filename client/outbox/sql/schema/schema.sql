@@ -142,4 +142,24 @@ BEGIN
     RETURN key;
 END $$;
 
+-- announce notifies the relays that listen. A transaction notifies once, when it commits.
+CREATE OR REPLACE FUNCTION {{schema}}.announce() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('{{schema_name}}', '');
+    RETURN NULL;
+END $$;
+
+-- perceptor_announce makes each commit that has written operations notify the relays, or ends that.
+CREATE OR REPLACE FUNCTION {{schema}}.perceptor_announce(announced bool) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF announced = EXISTS (SELECT 1 FROM pg_trigger t WHERE t.tgrelid = '{{schema}}.operation'::regclass AND t.tgname = 'announce') THEN
+        RETURN;
+    END IF;
+    IF announced THEN
+        CREATE TRIGGER announce AFTER INSERT ON {{schema}}.operation FOR EACH STATEMENT EXECUTE FUNCTION {{schema}}.announce();
+    ELSE
+        DROP TRIGGER announce ON {{schema}}.operation;
+    END IF;
+END $$;
+
 INSERT INTO {{schema}}.installed (version) VALUES (1) ON CONFLICT DO NOTHING;
