@@ -139,6 +139,21 @@ func asMap(t *testing.T, text []byte) (m map[string]any) {
 	return m
 }
 
+// A task that is restored without an anchor begins its grid with its next run, so the anchor may be missing of a new task alone.
+func TestALineHasTheGridOfATaskAfterItsFirstRun(t *testing.T) {
+	var w lines.Writer
+	row := task.Row{ID: 512, Type: task.NonBlocking, State: task.Scheduled, DueAt: 1000, ScheduledAt: 1000, Anchor: 1000, Terms: task.Terms{Kind: "x", Begin: 1000, End: task.Never, Interval: time.Hour}}
+	text := must(w.Append(nil, &row, task.Never, fakeNow))(t)
+	if bytes.Contains(text, []byte("anchorTime")) {
+		t.Errorf("a new task has an anchor: %s", text)
+	}
+	row.Seq, row.ScheduledAt = 1, row.Anchor.Add(90*time.Minute) // a result has moved the next run
+	text = must(w.Append(nil, &row, task.Never, fakeNow))(t)
+	if !bytes.Contains(text, []byte(`"anchorTime":"1970-01-01T00:00:01Z"`)) {
+		t.Errorf("the grid of the task is lost: %s", text)
+	}
+}
+
 func TestParamsThatAreNoParamsAreNotExported(t *testing.T) {
 	for _, wire := range []string{"\x0a", "\x0a\x02\x0a", "\x22\x00", "\x08\x01", "\x0a\x02\x1a\x00", "\xff"} {
 		s := randomRow(rand.New(rand.NewPCG(1, 1)))

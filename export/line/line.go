@@ -99,7 +99,8 @@ func (w *Writer) state(dst []byte, r *task.Row) []byte {
 	if !r.State.Final() {
 		dst = w.instant(dst, `,"scheduledTime":"`, r.ScheduledAt)
 		dst = w.instant(dst, `,"dueTime":"`, r.DueAt)
-		if r.Type == task.NonBlocking && r.Interval > 0 && r.Anchor != r.Begin {
+		// Without an anchor, a task that is restored begins its grid with its next run.
+		if r.Type == task.NonBlocking && r.Interval > 0 && (r.Anchor != r.Begin || r.Anchor != r.ScheduledAt) {
 			dst = w.instant(dst, `,"anchorTime":"`, r.Anchor)
 		}
 		if r.Type != task.NonBlocking {
