@@ -158,6 +158,33 @@ func TestTheOnlyServerIsWaitedFor(t *testing.T) {
 	}
 }
 
+// pauseTogether pauses servers before the first of them counts as stalled, which takes several tries on a busy
+// machine.
+func pauseTogether(t *testing.T, servers []*testenv.PostgresServer, stalls chan bool) {
+	t.Helper()
+	for range 10 {
+		began := time.Now()
+		for _, server := range servers {
+			if err := server.Pause(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if time.Since(began) < 200*time.Millisecond && len(stalls) == 0 {
+			return
+		}
+		for _, server := range servers {
+			if err := server.Resume(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second) // in which stalls end
+		for len(stalls) > 0 {
+			<-stalls
+		}
+	}
+	t.Skip("this machine is too busy to pause two servers together")
+}
+
 // While no server answers, this machine may be too busy to hear them. Calls wait then, as they
 // do for an only server.
 func TestServersThatAreAllSilentAreWaitedFor(t *testing.T) {
@@ -176,11 +203,7 @@ func TestServersThatAreAllSilentAreWaitedFor(t *testing.T) {
 		}
 		defer server.Resume() //nolint:errcheck // again, if the test has failed
 	}
-	for _, server := range servers {
-		if err := server.Pause(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	pauseTogether(t, servers, stalls)
 	if took, err := query(t, c, upper, 2*time.Second, "SELECT 1"); err == nil || took < 2*time.Second || len(stalls) > 0 {
 		t.Errorf("a statement ended after %v with %v, %d changes of stalls; want its own deadline and none", took, err, len(stalls))
 	}
