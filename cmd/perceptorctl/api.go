@@ -190,6 +190,8 @@ func (c *ctl) explain(err error) error {
 		default:
 			e.Hint = fmt.Sprintf("is taskd running at %s? set --address or PERCEPTOR_ADDRESS", c.address)
 		}
+	case codes.Unimplemented:
+		e.Hint = fmt.Sprintf("the taskd at %s is of another release, or has no such part; this is perceptorctl %s", c.address, cli.Version())
 	case codes.Unauthenticated:
 		e.Hint = tokenHint
 	case codes.PermissionDenied:

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/dev"
@@ -221,6 +223,15 @@ func (s *script) run(want int, line string) {
 	root.SetErr(&s.stderr)
 	if got := cli.Run(ctx, root); got != want {
 		s.fail("ctl %s ended with %d, want %d", line, got, want)
+	}
+}
+
+func TestACallThatAnOlderTaskdDoesNotKnowIsExplained(t *testing.T) {
+	c := &ctl{address: "old:7070"}
+	var known *cli.Error
+	err := c.explain(status.Error(codes.Unimplemented, "unknown method /perceptor.v1.NewService/New"))
+	if !errors.As(err, &known) || known.Code != cli.Failure || !strings.Contains(known.Hint, "the taskd at old:7070 is of another release") {
+		t.Errorf("got %+v", err)
 	}
 }
 

@@ -118,7 +118,7 @@ func (r *Refused) source(at place.Address, s *server, size int64, resumed bool) 
 		r.add("the role at %s lacks REPLICATION", at)
 	}
 	if !s.ow {
-		r.add("the role at %s does not own all tables of the schema", at)
+		r.add("the role at %s does not own all tables of the schema: run the command as their owner, which runs the migrations, too", at)
 	}
 }
 

@@ -460,7 +460,7 @@ func TestWhatIsMissingIsRefusedByName(t *testing.T) {
 }
 
 // TestTheAdministratorOfAManagedServiceMayMove: it has neither attribute, but is in roles of the
-// service that give these rights.
+// service that give these rights. The role of the programs is told to leave it to the owner.
 func TestTheAdministratorOfAManagedServiceMayMove(t *testing.T) {
 	t.Parallel()
 	from, to := storetest.DSN(t), testenv.Database(t)
@@ -477,21 +477,27 @@ func TestTheAdministratorOfAManagedServiceMayMove(t *testing.T) {
 			t.Fatalf("%s: %v", statement, err)
 		}
 	}
-	exec("DROP ROLE IF EXISTS " + administrator + ", rds_replication, rds_superuser")
+	const programs = "perceptor_test_programs"
+	exec("DROP ROLE IF EXISTS " + administrator + ", " + programs + ", rds_replication, rds_superuser")
+	exec("CREATE ROLE " + programs + " LOGIN PASSWORD 'p' IN ROLE pg_read_all_data")
 	exec("CREATE ROLE " + administrator + " LOGIN PASSWORD 'p' IN ROLE " + pgx.Identifier{own}.Sanitize())
 	exec("CREATE ROLE rds_replication; CREATE ROLE rds_superuser")
-	defer exec("DROP ROLE " + administrator + ", rds_replication, rds_superuser")
-	as := func(dsn string) string {
-		u, err := url.Parse(dsn)
-		if err != nil {
-			t.Fatal(err)
+	defer exec("DROP ROLE " + administrator + ", " + programs + ", rds_replication, rds_superuser")
+	whyAs := func(role string) string {
+		as := func(dsn string) string {
+			u, err := url.Parse(dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.User = url.UserPassword(role, "p")
+			return u.String()
 		}
-		u.User = url.UserPassword(administrator, "p")
-		return u.String()
-	}
-	why := func() string {
 		return refusal(t, move.Config{Cluster: storetest.OpenDSN(t, as(from)), Database: database, Target: as(to)})
 	}
+	if text := whyAs(programs); !strings.Contains(text, "does not own all tables of the schema: run the command as their owner") || !strings.Contains(text, "lacks CREATE") {
+		t.Errorf("as the programs: %q", text)
+	}
+	why := func() string { return whyAs(administrator) }
 	for _, missing := range []string{"lacks REPLICATION", "may not subscribe"} {
 		if text := why(); !strings.Contains(text, missing) {
 			t.Errorf("without rights: %q is not in %q", missing, text)
