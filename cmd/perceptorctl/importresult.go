@@ -112,7 +112,11 @@ func (i *importing) showResult(done *perceptorv1.Import) error {
 		busiest = busiestHours(i.load.Calendar())
 	}
 	if !i.c.structured() {
-		if err := importDetails(done).write(i.cmd.OutOrStdout()); err != nil || i.load == nil {
+		t := importDetails(done)
+		if n := i.rejects.local; n > 0 {
+			t.add("unreadable", strconv.FormatInt(n, 10))
+		}
+		if err := t.write(i.cmd.OutOrStdout()); err != nil || i.load == nil {
 			return err
 		}
 		return writeForecast(i.cmd, i.load.Calendar(), busiest)

@@ -97,7 +97,11 @@ func UnknownCommand(cmd *cobra.Command, args []string) error {
 	}
 	cmd.SuggestionsMinimumDistance = max(1, min(len(args[0])/2, 2)) // every word of three letters is near another one
 	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
-	if alike := cmd.SuggestionsFor(args[0]); len(alike) > 0 {
+	alike := cmd.SuggestionsFor(args[0])
+	if all := cmd.Commands(); len(all) == 1 { // then nothing else can be meant
+		alike = []string{all[0].Name()}
+	}
+	if len(alike) > 0 {
 		text += "; did you mean " + strings.Join(alike, " or ") + "?"
 	}
 	return errors.New(text)

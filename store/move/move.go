@@ -106,8 +106,7 @@ func Under(ctx context.Context, c *store.Cluster, database int) (at place.Addres
 	if says, err = place.Read(ctx, c.Pool(database)); err != nil {
 		return at, says, "", err
 	}
-	switch to = says.Target; {
-	case to == "" && says.Address != "": // decided, and not cleaned up
+	if to = says.Target; to == "" && says.Address != "" { // decided, and not cleaned up
 		to = at
 	}
 	return at, says, to, nil
