@@ -160,6 +160,12 @@ func (c *Client) TryAdd(ctx context.Context, tasks []*perceptorv1.Task, id strin
 	return results, nil
 }
 
+// TryUpsert makes one try of [Client.AddTask] with [WithUpsert] and a task that [Encode] returned.
+func (c *Client) TryUpsert(ctx context.Context, t *perceptorv1.Task) error {
+	_, err := once(ctx, c, "AddTask", c.tasks.AddTask, &perceptorv1.AddTaskRequest{Task: t, Upsert: true})
+	return err
+}
+
 // TryGet makes one try of [Client.GetTask]. The params are as stored.
 func (c *Client) TryGet(ctx context.Context, q *perceptorv1.GetTaskRequest) (*perceptorv1.Task, error) {
 	return once(ctx, c, "GetTask", c.tasks.GetTask, q)

@@ -18,11 +18,12 @@ const (
 	opCancel  Op = 2
 	opUpdate  Op = 3
 	opTrigger Op = 4
+	opUpsert  Op = 5
 )
 
 // String returns the name of the operation, such as "Add".
 func (o Op) String() string {
-	if names := [...]string{"", "Add", "Cancel", "Update", "Trigger"}; o > 0 && int(o) < len(names) {
+	if names := [...]string{"", "Add", "Cancel", "Update", "Trigger", "Upsert"}; o > 0 && int(o) < len(names) {
 		return names[o]
 	}
 	return fmt.Sprintf("Op(%d)", int16(o))
@@ -52,7 +53,7 @@ var errForm = errors.New("is written in a form that only a newer program knows")
 func (o *operation) decode() (proto.Message, error) {
 	var q proto.Message
 	switch o.op {
-	case opAdd:
+	case opAdd, opUpsert:
 		q = &perceptorv1.AddTaskRequest{}
 	case opCancel:
 		q = &perceptorv1.CancelTaskRequest{}

@@ -64,6 +64,11 @@ func AddTasks(ctx context.Context, tx Tx, tasks []client.Task) error {
 	return standard.AddTasks(ctx, tx, tasks)
 }
 
+// UpsertTask is [Outbox.UpsertTask] with the default configuration.
+func UpsertTask(ctx context.Context, tx Tx, t client.Task) error {
+	return standard.UpsertTask(ctx, tx, t)
+}
+
 // CancelTask is [Outbox.CancelTask] with the default configuration.
 func CancelTask(ctx context.Context, tx Tx, r Ref) error { return standard.CancelTask(ctx, tx, r) }
 
@@ -147,6 +152,19 @@ func (o *Outbox) AddTasks(ctx context.Context, tx Tx, tasks []client.Task) error
 		return fmt.Errorf("outbox: write %d tasks: %w", len(tasks), err)
 	}
 	return nil
+}
+
+// UpsertTask adds a task with an IdempotencyKey when the transaction commits, or gives the unfinished task of the key its
+// terms, as [client.Client.AddTask] does with [client.WithUpsert]. Without a Begin that task keeps its own; its Type must be the same.
+func (o *Outbox) UpsertTask(ctx context.Context, tx Tx, t client.Task) error {
+	if t.IdempotencyKey == "" {
+		return fmt.Errorf("outbox: UpsertTask: %w", &client.Error{Op: "UpsertTask", Kind: client.ErrInvalidArgument, Message: "the task has no idempotency_key"})
+	}
+	body, err := o.encodeAdd(ctx, t)
+	if err != nil {
+		return fmt.Errorf("outbox: UpsertTask: %w", err)
+	}
+	return o.write(ctx, tx, opUpsert, t.IdempotencyKey, body)
 }
 
 func (o *Outbox) encodeAdd(ctx context.Context, t client.Task) ([]byte, error) {

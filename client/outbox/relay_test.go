@@ -100,6 +100,25 @@ func TestLostAnswersRepeatNothing(t *testing.T) {
 	}
 }
 
+// freezeAt makes all of a relay stand still before its next call of a method, so that it renews no lease, until thaw is
+// closed.
+func (b *bench) freezeAt(method string, r *Relay, frozen, thaw chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hold = func(_ context.Context, called string) {
+		if !strings.HasSuffix(called, method) {
+			return
+		}
+		b.mu.Lock()
+		b.hold = nil
+		b.mu.Unlock()
+		r.mu.Lock()
+		close(frozen)
+		<-thaw
+		r.mu.Unlock()
+	}
+}
+
 // A relay freezes in the middle of a call; another one takes its parts over and moves later operations on
 // the same key. Then the first one continues.
 func TestARelayThatFreezesDelaysOthersForALeaseAndUndoesNothing(t *testing.T) {
@@ -111,20 +130,7 @@ func TestARelayThatFreezesDelaysOthersForALeaseAndUndoesNothing(t *testing.T) {
 	var first *Relay
 	stop := b.relay(func(r *Relay) { first = r })
 	b.eventually("added", func() bool { return len(b.api.Added()) == 2 })
-	b.mu.Lock()
-	b.hold = func(_ context.Context, method string) {
-		if strings.HasSuffix(method, "UpdateTask") {
-			b.mu.Lock()
-			b.hold = nil
-			b.mu.Unlock()
-			// All of the first relay stands still: it renews no lease.
-			first.mu.Lock()
-			close(frozen)
-			<-thaw
-			first.mu.Unlock()
-		}
-	}
-	b.mu.Unlock()
+	b.freezeAt("UpdateTask", first, frozen, thaw)
 	b.within(func(tx pgx.Tx) error {
 		return UpdateTask(t.Context(), tx, ByKey("k"), client.Task{Params: map[string]string{"n": "1"}})
 	})

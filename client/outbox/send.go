@@ -262,6 +262,8 @@ func (m *mover) change(ctx context.Context, x sent) error {
 		err = c.TryTrigger(ctx, q)
 	case *perceptorv1.UpdateTaskRequest:
 		err = m.update(ctx, q)
+	case *perceptorv1.AddTaskRequest:
+		err = m.upsert(ctx, q)
 	default:
 		err = fmt.Errorf("%T is no request about a task", q)
 	}

@@ -16,7 +16,7 @@ type Relay struct {
 // NewRelay registers the metrics of a relay.
 func NewRelay(r prometheus.Registerer) *Relay {
 	m := &Relay{
-		moved:    counters("relay_operations_moved_total", "Operations of a service's outbox that have taken effect; op is Add, Cancel, Update or Trigger.", "op"),
+		moved:    counters("relay_operations_moved_total", "Operations of a service's outbox that have taken effect; op is Add, Cancel, Update, Trigger or Upsert.", "op"),
 		refused:  counters("relay_operations_refused_total", "Operations of a service's outbox that were set aside.", "reason"),
 		failures: counters("relay_failures_total", "Steps of the relay that failed and are tried again.", "step"),
 		lag:      histograms("relay_lag_seconds", "Time from the write of an operation in the outbox until it has taken effect.", latencyBuckets),

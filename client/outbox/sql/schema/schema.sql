@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS {{schema}}.operation (
     xid        xid8 NOT NULL DEFAULT pg_current_xact_id(),
     position   int8 NOT NULL DEFAULT nextval(CASE WHEN pg_current_xact_id() IS NOT NULL THEN '{{schema}}.position_seq'::regclass END),
     written_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    op         int2 NOT NULL CHECK (op BETWEEN 1 AND 4),
+    op         int2 NOT NULL CHECK (op BETWEEN 1 AND 5),
     form       int2 NOT NULL CHECK (form > 0),
     key        text CHECK (octet_length(key) BETWEEN 1 AND 128),
     body       bytea NOT NULL CHECK (octet_length(body) <= 4194304),
@@ -87,6 +87,32 @@ BEGIN
     PERFORM {{schema}}.write($1, 2::int2, ARRAY[coalesce($2, '')], ARRAY[convert_to($3::text, 'UTF8')]);
 END $$;
 
+-- task_json returns a task in the JSON of the HTTP API, for the function of a name.
+CREATE OR REPLACE FUNCTION {{schema}}.task_json(caller text, kind text, params jsonb, begin_time timestamptz, options jsonb) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    task jsonb;
+BEGIN
+    IF coalesce(kind, '') = '' OR octet_length(kind) > 100 THEN
+        RAISE EXCEPTION '%: kind has % bytes; 1 to 100 are allowed', caller, octet_length(coalesce(kind, ''))
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF jsonb_typeof(coalesce(params, '{}')) <> 'object' OR jsonb_typeof(coalesce(options, '{}')) <> 'object' THEN
+        RAISE EXCEPTION '%: params and options are JSON objects, not % and %', caller, jsonb_typeof(params), jsonb_typeof(options)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    task := '{"type": "ONE_SHOT"}' || coalesce(options, '{}') || jsonb_build_object('kind', kind,
+        'params', (SELECT coalesce(jsonb_object_agg(p.key, coalesce(p.value, 'null')), '{}') FROM jsonb_each_text(coalesce(params, '{}')) AS p));
+    IF begin_time IS NOT NULL THEN
+        task := task || jsonb_build_object('beginTime', to_char(begin_time AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'));
+    END IF;
+    RETURN task;
+END $$;
+
+CREATE OR REPLACE FUNCTION {{schema}}.key_of(task jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(task ->> 'idempotencyKey', task ->> 'idempotency_key')
+$$;
+
 -- perceptor_add adds a task within the transaction. params is an object; its values that are no strings
 -- become their JSON text. options are further fields of the task in the JSON of the HTTP API, such as
 -- {"type": "NON_BLOCKING", "interval": "60s", "idempotencyKey": "order-17"}. Without a type the task is a
@@ -95,22 +121,20 @@ CREATE OR REPLACE FUNCTION {{schema}}.perceptor_add(
     kind text, params jsonb DEFAULT '{}', begin_time timestamptz DEFAULT NULL, options jsonb DEFAULT '{}'
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    task jsonb;
+    task jsonb := {{schema}}.task_json('perceptor_add', kind, params, begin_time, options);
 BEGIN
-    IF coalesce(kind, '') = '' OR octet_length(kind) > 100 THEN
-        RAISE EXCEPTION 'perceptor_add: kind has % bytes; 1 to 100 are allowed', octet_length(coalesce(kind, ''))
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF jsonb_typeof(coalesce(params, '{}')) <> 'object' OR jsonb_typeof(coalesce(options, '{}')) <> 'object' THEN
-        RAISE EXCEPTION 'perceptor_add: params and options are JSON objects, not % and %', jsonb_typeof(params), jsonb_typeof(options)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    task := '{"type": "ONE_SHOT"}' || coalesce(options, '{}') || jsonb_build_object('kind', kind,
-        'params', (SELECT coalesce(jsonb_object_agg(p.key, coalesce(p.value, 'null')), '{}') FROM jsonb_each_text(coalesce(params, '{}')) AS p));
-    IF begin_time IS NOT NULL THEN
-        task := task || jsonb_build_object('beginTime', to_char(begin_time AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'));
-    END IF;
-    PERFORM {{schema}}.write_json(1::int2, coalesce(task ->> 'idempotencyKey', task ->> 'idempotency_key'), jsonb_build_object('task', task));
+    PERFORM {{schema}}.write_json(1::int2, {{schema}}.key_of(task), jsonb_build_object('task', task));
+END $$;
+
+-- perceptor_upsert is perceptor_add for a task with an idempotency key that may exist: the unfinished task of the key gets
+-- all terms of the call, but it keeps its begin_time if there is none.
+CREATE OR REPLACE FUNCTION {{schema}}.perceptor_upsert(
+    kind text, params jsonb DEFAULT '{}', begin_time timestamptz DEFAULT NULL, options jsonb DEFAULT '{}'
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    task jsonb := {{schema}}.task_json('perceptor_upsert', kind, params, begin_time, options);
+BEGIN
+    PERFORM {{schema}}.write_json(5::int2, {{schema}}.required_key({{schema}}.key_of(task)), jsonb_build_object('task', task));
 END $$;
 
 -- perceptor_cancel ends the task with an idempotency key.
