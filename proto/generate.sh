@@ -19,7 +19,7 @@ imports() { go -C tools run ./googleapis ../third_party/googleapis; }
 
 # generated lists the generated files below a directory, in a fixed order.
 generated() {
-  (cd "$1" && find proto record -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.swagger.json' -o -path '*/testdata/record.binpb' |
+  (cd "$1" && find proto record -name '*.pb.go' -o -name '*.pb.gw.go' -o -path 'proto/openapi/openapi.json' -o -path '*/testdata/record.binpb' |
     LC_ALL=C sort)
 }
 

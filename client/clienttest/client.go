@@ -43,6 +43,7 @@ type options struct {
 	tenant server.Tenant
 	limits task.Limits
 	client client.Config
+	url    *string
 }
 
 // WithNow sets the clock of the service, which decides what is past. Default:
@@ -58,6 +59,10 @@ func WithMinInterval(d time.Duration) Option { return func(o *options) { o.limit
 // WithConfig sets the client's configuration. Address, Token and TLS are
 // ignored.
 func WithConfig(c client.Config) Option { return func(o *options) { o.client = c } }
+
+// WithHTTP also serves the API over HTTP, for code that calls it there, perhaps in another
+// language. It puts the URL of the service into url. Any token is valid.
+func WithHTTP(url *string) Option { return func(o *options) { o.url = url } }
 
 const (
 	secret     = "secret"
@@ -97,7 +102,15 @@ func New(t testing.TB, opts ...Option) *Client {
 // serve serves the API over the pipe until the test ends.
 func serve(t testing.TB, listener net.Listener, o *options) {
 	t.Helper()
-	s, err := server.New(server.Config{GRPC: listener, Limits: o.limits, Grace: time.Millisecond, Log: slog.New(slog.DiscardHandler)}, server.Deps{
+	config := server.Config{GRPC: listener, Limits: o.limits, Grace: time.Millisecond, Log: slog.New(slog.DiscardHandler)}
+	if o.url != nil {
+		web, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.HTTP, *o.url = web, "http://"+web.Addr().String()
+	}
+	s, err := server.New(config, server.Deps{
 		Tasks: newMemory(o.now), Auth: auth{o.tenant}, Delivery: func(server.Tenant) server.Delivery { return server.Delivery{} },
 		Runs: struct{ server.Runs }{}, Dead: struct{ server.DeadLetters }{}, Bulk: struct{ server.Bulk }{}, Admin: struct{ server.Admin }{},
 	})

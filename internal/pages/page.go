@@ -51,7 +51,7 @@ func Read(root string) ([]*Page, error) {
 		switch base := path.Base(name); {
 		case err != nil:
 			return err
-		case d.IsDir() && name != "." && (strings.HasPrefix(base, ".") || base == "testdata" || name == "bin" || name == "third_party"):
+		case d.IsDir() && name != "." && (strings.HasPrefix(base, ".") || base == "testdata" || base == "node_modules" || name == "bin" || name == "third_party"):
 			return fs.SkipDir
 		case d.IsDir() || path.Ext(name) != ".md":
 			return nil

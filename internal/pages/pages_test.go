@@ -215,7 +215,7 @@ func testNames(t *testing.T) map[string]bool {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (name == "bin" || name == "third_party" || name == ".git"):
+		case d.IsDir() && (name == "bin" || filepath.Base(name) == "node_modules" || name == "third_party" || name == ".git"):
 			return fs.SkipDir
 		case d.IsDir() || !strings.HasSuffix(name, "_test.go"):
 			return nil
