@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -438,6 +440,21 @@ func TestBytesThatAreNotTheContractAreRefusedOverGRPC(t *testing.T) {
 				t.Errorf("without token: %s %q", a.code, a.message)
 			}
 		})
+	}
+}
+
+func TestBytesThatAreNotTheContractEndAStream(t *testing.T) {
+	b := setup(t)
+	for _, method := range []string{perceptorv1.ImportService_WriteImport_FullMethodName, perceptorv1.ExportService_ExportTasks_FullMethodName} {
+		s := must(b.conn.NewStream(as(t.Context(), "acme-secret"), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodec(rawCodec{})))(t)
+		if err := s.SendMsg([]byte("\xff\xff")); err != nil {
+			t.Fatal(err)
+		}
+		_ = s.CloseSend()
+		a := b.answerOf(status.Convert(s.RecvMsg(&[]byte{})))
+		if a.code != codes.InvalidArgument || a.reason != "MALFORMED_REQUEST" || !strings.Contains(a.message, "its bytes are not a perceptor.v1.") {
+			t.Errorf("%s: %s %s %q", method, a.code, a.reason, a.message)
+		}
 	}
 }
 

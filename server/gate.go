@@ -210,6 +210,8 @@ type received struct {
 	pay func(bytes int) (paid int, err error)
 	// refusal is why the request was not decoded.
 	refusal error
+	// streamed: it is a message of a stream, whose entries are bounded by its size.
+	streamed bool
 }
 
 // arrival is what has arrived.
@@ -252,7 +254,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return nil
 	}
 	m := r.message.(proto.Message).ProtoReflect().Descriptor()
-	if r.bytes > countedFrom {
+	if r.bytes > countedFrom && !r.streamed {
 		left := maxEntries
 		if err := countEntries(m, data.Materialize(), &left, maxNesting); err != nil {
 			r.err = malformed(err.Error())

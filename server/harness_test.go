@@ -173,7 +173,9 @@ func (b *bundle) overGRPC(secret, method string, request, reply proto.Message) a
 func (b *bundle) overHTTP(secret, method string, request, reply proto.Message) answer {
 	b.t.Helper()
 	verb, path, body := httpForm(b.t, method, request)
-	return b.fetch(secret, verb, path, body, reply)
+	a := b.fetch(secret, verb, path, body, reply)
+	b.checkDescribed(method, a)
+	return a
 }
 
 // fetch makes an HTTP request and decodes its answer.

@@ -147,7 +147,11 @@ func (s *stream) RecvMsg(m any) error {
 	if err := s.call.spent.payDebt(s.ctx); err != nil {
 		return err
 	}
-	err := s.within(streamIdle, errStreamIdle, s.gate.stopping, func() error { return s.ServerStream.RecvMsg(m) })
+	r := &received{message: m, streamed: true}
+	err := s.within(streamIdle, errStreamIdle, s.gate.stopping, func() error { return s.ServerStream.RecvMsg(r) })
+	if err == nil {
+		err = r.err
+	}
 	if err == nil {
 		s.call.spent.streamed(proto.Size(m.(proto.Message)))
 	}
