@@ -243,6 +243,8 @@ func TestNothingThatAnOldCopyHasLostIsReliedOn(t *testing.T) {
 	one, two := l.process("one"), l.process("two")
 	far := time.Now().Add(48 * time.Hour)
 	l.add(one, 10, far)
+	l.must(l.primary.Restart(l.ctx)) // so that the copy is of a database that was adopted a moment ago
+	l.add(one, 10, far)
 	dir, err := l.primary.SaveData(l.ctx, "cold")
 	l.must(err)
 	for range 2 { // the second life of the same copy loses what the first did

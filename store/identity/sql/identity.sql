@@ -30,18 +30,23 @@ UPDATE owner SET epoch = epoch + 1, nonce = @nonce, name = '', hint_addr = '', h
 -- Moves each sequence beyond all numbers that may have been drawn and forgotten. A database
 -- may go back to the same copy twice, even within a second. So the clock with its
 -- microseconds decides as long as fewer than 2^20 numbers are drawn per second: later
--- incarnations draw greater numbers. The sequences keep
--- their step, because the numbers of tasks are drawn in aligned blocks.
+-- incarnations draw greater numbers. Nothing may be added to the clock, for a copy knows the
+-- same sum in each of its lives. Only a sequence that is beyond the clock leaps from where it
+-- is. The sequences keep their step, because the numbers of tasks are drawn in aligned blocks.
 SELECT setval(format('%I.%I', q.schemaname, q.sequencename)::regclass,
-              greatest(coalesce(q.last_value, q.min_value) + 4294967296, (extract(epoch FROM clock_timestamp()) * 1048576)::int8) / q.increment_by * q.increment_by)
-  FROM pg_sequences q WHERE q.schemaname = current_schema() AND q.data_type = 'int8'::regtype;
+              CASE WHEN n.last < n.clock THEN n.clock ELSE n.last + 4294967296 END / q.increment_by * q.increment_by)
+  FROM pg_sequences q,
+       LATERAL (SELECT coalesce(q.last_value, q.min_value) AS last, (extract(epoch FROM clock_timestamp()) * 1048576)::int8 AS clock) n
+ WHERE q.schemaname = current_schema() AND q.data_type = 'int8'::regtype;
 
 -- name: RaiseSettings()
 -- Makes claims read the settings again, and moves the numbers of later tenants beyond those
--- that may be forgotten. There, too, the clock decides, in minutes since 2026.
-UPDATE settings SET version = greatest(version + 1, (extract(epoch FROM clock_timestamp()) * 1000)::int8),
-  tenant_floor = greatest((SELECT coalesce(max(id), 0) FROM tenant), (SELECT coalesce(max(id), 0) FROM deleted_tenant), tenant_floor,
-                          (extract(epoch FROM clock_timestamp() - timestamptz '2026-01-01Z') / 60)::int4) + 1024;
+-- that may be forgotten. There, too, the clock decides, in seconds since 2026.
+UPDATE settings s SET version = greatest(s.version + 1, (extract(epoch FROM clock_timestamp()) * 1000)::int8),
+  tenant_floor = CASE WHEN n.last < n.clock THEN n.clock ELSE n.last + 1024 END
+  FROM (SELECT greatest((SELECT coalesce(max(id), 0) FROM tenant), (SELECT coalesce(max(id), 0) FROM deleted_tenant),
+                        (SELECT tenant_floor FROM settings)) AS last,
+               extract(epoch FROM clock_timestamp() - timestamptz '2026-01-01Z')::int4 AS clock) n;
 
 -- name: Adopt(reason text, known_incarnation int8)
 -- The new incarnation is greater than all former ones, also than those that are forgotten.
