@@ -28,8 +28,9 @@ type level struct {
 	next, projected []float64
 }
 
-// Calendars returns the calendar of each tenant from now on. That of tenant 0 is of all.
-func (c *Counts) Calendars(now task.Instant) map[int32]*Calendar {
+// Calendars returns the calendar of each tenant from now on. That of tenant 0 is of all. resolve
+// says what the rules of tasks with day calendars mean.
+func (c *Counts) Calendars(now task.Instant, resolve Resolve) map[int32]*Calendar {
 	all := map[int32]*Calendar{}
 	of := func(tenant int32) *Calendar {
 		if all[tenant] == nil {
@@ -38,11 +39,16 @@ func (c *Counts) Calendars(now task.Instant) map[int32]*Calendar {
 		return all[tenant]
 	}
 	total := of(0)
+	ruled := map[int32][]group{}
 	for g, buckets := range c.of {
-		one := of(g.tenant)
-		for b, n := range buckets {
-			one.add(g, b, float64(n))
+		if g.rule != noRule {
+			ruled[g.tenant] = append(ruled[g.tenant], g)
+			continue
 		}
+		of(g.tenant).addAll(g, buckets)
+	}
+	for tenant, groups := range ruled {
+		(&counting{of(tenant), resolve, maxWork / len(ruled)}).groups(groups, c.of)
 	}
 	for tenant, one := range all {
 		if tenant != 0 {
@@ -60,14 +66,36 @@ func newCalendar(now task.Instant) *Calendar {
 	return c
 }
 
+// end returns the instant until which there is a span.
+func (c *Calendar) end() task.Instant {
+	days := &c.levels[byDay]
+	return task.Instant((days.first + int64(len(days.next))) * day)
+}
+
+// addAll counts the tasks of a group.
+func (c *Calendar) addAll(g group, buckets map[bucket]int64) {
+	for b, n := range buckets {
+		c.add(g, b, float64(n))
+	}
+}
+
 // add counts the tasks of a group whose next instants are in one bucket.
 func (c *Calendar) add(g group, b bucket, n float64) {
+	c.addNext(b, n)
+	if g.period > 0 {
+		for res := range c.levels {
+			c.levels[res].project(widths[res], g, b.number*widths[b.res]+widths[b.res]/2, n)
+		}
+	}
+}
+
+// addNext counts the next instants of tasks that are in one bucket.
+func (c *Calendar) addNext(b bucket, n float64) {
 	begin := b.number * widths[b.res]
-	days := c.levels[byDay]
 	switch {
 	case begin < c.levels[byMinute].first*minute:
 		c.Due += int64(n)
-	case begin >= (days.first+int64(len(days.next)))*day:
+	case begin >= int64(c.end()):
 		c.Later += int64(n)
 	default:
 		for res := range c.levels {
@@ -77,19 +105,11 @@ func (c *Calendar) add(g group, b bucket, n float64) {
 			}
 		}
 	}
-	if g.period > 0 {
-		for res := range c.levels {
-			c.levels[res].project(widths[res], g, begin+widths[b.res]/2, n)
-		}
-	}
 }
 
 // project adds the later instants of n tasks whose next one is at an instant.
 func (l *level) project(width int64, g group, next int64, n float64) {
-	begin, end := l.first*width, (l.first+int64(len(l.next)))*width
-	if g.last >= 0 {
-		end = min(end, (int64(g.last)+1)*day)
-	}
+	begin, end := l.first*width, min((l.first+int64(len(l.next)))*width, int64(g.end()))
 	if g.period < width {
 		l.spread(width, max(begin, next+g.period/2), end, n/float64(g.period))
 		return

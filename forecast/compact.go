@@ -5,19 +5,22 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"unique"
 
 	"github.com/perceptor/perceptor/task"
 )
 
 // Compact is counts in little memory: one or two bytes for each bucket of a group, and nothing that
-// the garbage collector has to follow. It does not change. The zero value has no tasks.
+// the garbage collector has to follow but rules. It does not change. The zero value has no tasks.
 //
-// It has varints: for each group the tenant as the distance to that before, the period, the last
-// day, and for each resolution how many buckets there are, and for each of these its number as the
+// It has varints: for each group the tenant as the distance to that before, the period, the day
+// after the last one times two, and, told by the lowest bit, how many instants are left to groups
+// with a rule, of which the next one in rules is theirs. Then for each resolution how many buckets there are, and for each of these its number as the
 // distance to that before, times two, and its count if that is not 1, told by the lowest bit.
 type Compact struct {
 	data   string
 	coarse [3]int64
+	rules  []unique.Handle[Rule]
 }
 
 // Compact returns the counts in little memory.
@@ -26,11 +29,18 @@ func (c *Counts) Compact() Compact {
 	put := func(n int64) { out = binary.AppendVarint(out, n) }
 	tenant := int32(0)
 	var before [3]int64 // numbers
+	var rules []unique.Handle[Rule]
 	for _, g := range slices.SortedFunc(maps.Keys(c.of), compareGroups) {
 		put(int64(g.tenant - tenant))
 		tenant = g.tenant
 		put(g.period)
-		put(int64(g.last))
+		if last := 2 * int64(g.last+1); g.rule == noRule {
+			put(last)
+		} else {
+			put(last + 1)
+			put(int64(g.left))
+			rules = append(rules, g.rule)
+		}
 		for res, list := range byResolution(c.of[g]) {
 			put(int64(len(list)))
 			for _, b := range list {
@@ -45,7 +55,7 @@ func (c *Counts) Compact() Compact {
 			}
 		}
 	}
-	return Compact{string(out), c.coarse}
+	return Compact{string(out), c.coarse, rules}
 }
 
 func compareGroups(a, b group) int {
@@ -71,11 +81,17 @@ func (o Compact) Fine(now task.Instant) bool {
 // Join adds other counts.
 func (c *Counts) Join(o Compact) {
 	r := reader{rest: []byte(o.data)}
-	var g group
+	var tenant int32
 	var before [3]int64
+	rules := o.rules
 	for len(r.rest) > 0 {
-		g.tenant += int32(r.number())
-		g.period, g.last = r.number(), int32(r.number())
+		tenant += int32(r.number())
+		g := group{tenant: tenant, period: r.number()}
+		last := r.number()
+		if g.last = int32(last>>1) - 1; last&1 != 0 {
+			g.left, g.rule = int32(r.number()), rules[0]
+			rules = rules[1:]
+		}
 		buckets := c.of[g]
 		if buckets == nil {
 			buckets = map[bucket]int64{}

@@ -15,10 +15,24 @@
 // than a bucket, each task of the group has width / period instants in it, on average.
 //
 // So the cost depends on the number of groups and buckets, not on the number of tasks.
+//
+// # Day calendars
+//
+// Tasks with day calendars also have a [Rule] in common with their group, and are counted by the
+// minute however far ahead they are. A rule names the calendars; they are looked up when the
+// forecast is made, because they change. Then the later instants are not projected but counted,
+// by the functions that also decide when such a task fires: those of the expression, or of the
+// interval from the minute of the next instant, that are open. A next instant that a change has
+// closed counts where the task moves. A task with a calendar that is not known fires nowhere, and
+// counts nowhere.
+//
+// This costs more, so the work of one forecast is bounded ([maxWork]). Tenants share it equally;
+// what is beyond a tenant's share is projected as if it had no calendars.
 package forecast
 
 import (
 	"time"
+	"unique"
 
 	"github.com/perceptor/perceptor/task"
 )
@@ -31,7 +45,8 @@ const (
 )
 
 const (
-	minute = int64(time.Minute / time.Millisecond)
+	second = int64(time.Second / time.Millisecond)
+	minute = 60 * second
 	hour   = 60 * minute
 	day    = 24 * hour
 )
@@ -62,8 +77,24 @@ type group struct {
 	tenant int32
 	// period is the distance of instants in ms; 0: there is no later instant.
 	period int64
-	// last is the day after whose end there is no instant; -1: there always is one.
+	// last is the day after whose end there is no instant, of tasks with a rule the minute; -1: there
+	// always is one.
 	last int32
+	// rule is that of tasks with day calendars; zero: they have none.
+	rule unique.Handle[Rule]
+	// left is how many instants tasks with a rule have, with the next one; 0: no limit.
+	left int32
+}
+
+// end returns the instant from which on there is none.
+func (g *group) end() task.Instant {
+	switch {
+	case g.last < 0:
+		return task.Never
+	case g.rule != noRule:
+		return task.Instant((int64(g.last) + 1) * minute)
+	}
+	return task.Instant((int64(g.last) + 1) * day)
 }
 
 // bucket is a range of instants: number × width of the resolution.
@@ -93,11 +124,22 @@ type Task struct {
 	Period time.Duration
 	// Last is its last instant or later; [task.Never]: there is no last one.
 	Last task.Instant
+	// Rule is that of a task with day calendars; zero: it has none.
+	Rule unique.Handle[Rule]
+	// Left is how many open instants a task with a rule has, with the next one; 0: no limit.
+	Left int64
 }
 
-// Of returns what the counts need of a SCHEDULED task that is not paused, with its [Period].
+// Of returns what the counts need of a SCHEDULED task that is not paused, with its [Period]. The
+// caller sets the rule of a task with day calendars: see [RuleOf].
 func Of(r *task.Row, period time.Duration) Task {
 	t := Task{Tenant: r.Tenant, Next: r.ScheduledAt, Period: period, Last: r.End}
+	if r.UsesCalendars() && r.Type != task.OneShot {
+		if r.MaxCount > 0 {
+			t.Left = max(1, r.MaxCount-r.Seq)
+		}
+		return t
+	}
 	if t.Period > 0 && r.MaxCount > 0 {
 		left := max(0, r.MaxCount-r.Seq-1)
 		if most := int64(task.Never-t.Next) / t.Period.Milliseconds(); left < most {
@@ -133,9 +175,22 @@ func (c *Counts) Add(t Task, n int64, now task.Instant) {
 		g.period = t.Period.Milliseconds()
 		if t.Last != task.Never && int64(t.Last-now) < (Days+2)*day {
 			g.last = int32(int64(t.Last) / day)
+			if t.Rule != noRule {
+				g.last = int32(int64(t.Last-1) / minute)
+			}
 		}
 	}
 	b := bucketOf(t.Next, now)
+	if t.Rule != noRule {
+		g.rule, b = t.Rule, bucket{byMinute, int64(t.Next) / minute}
+		step := g.period
+		if t.Rule.Value().Cron != (task.Cron{}) {
+			step = second // whatever the mean distance is
+		}
+		if step > 0 && t.Left < (Days+2)*day/step {
+			g.left = int32(t.Left)
+		}
+	}
 	if b.res != byMinute {
 		c.coarse[b.res] = min(c.coarse[b.res], int64(t.Next))
 	}

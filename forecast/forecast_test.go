@@ -70,7 +70,7 @@ func TestACalendarIsWhatCountingFinds(t *testing.T) {
 	}
 	counts = New()
 	counts.Join(compact)
-	want, all := brute(rows, now), counts.Calendars(now)
+	want, all := brute(rows, now), counts.Calendars(now, nil)
 	encoded, err := Decode(Encode(map[int32]*Calendar{0: all[0]}), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func TestACalendarGoesOnFromALaterMinute(t *testing.T) {
 	counts.Add(Task{Tenant: 1, Next: now.Add(-time.Hour), Last: task.Never}, 1, now)
 	counts.Add(Task{Tenant: 1, Next: now.Add(200 * 24 * time.Hour), Last: task.Never}, 1, now)
 	late := Empty(now.Add(4 * time.Minute))
-	late.Join(counts.Calendars(now)[1])
+	late.Join(counts.Calendars(now, nil)[1])
 	minutes, hours, days := late.Spans()
 	if late.Due != 5 || late.Later != 1 || minutes[0].Next != 1 || minutes[5].Next != 1 || minutes[6].Next != 0 {
 		t.Errorf("%d due, %d later, %v", late.Due, late.Later, minutes[:8])

@@ -32,6 +32,9 @@ func (c Calendar) Count(after, until task.Instant) int64 {
 	return c.cron.Count(time.UnixMilli(int64(after-c.later)), time.UnixMilli(int64(until-c.later)))
 }
 
+// OfTask reports whether another task with the same expression may have other instants.
+func (c Calendar) OfTask() bool { return c.later != 0 || c.cron.hashed }
+
 // String is [Cron.String].
 func (c Calendar) String() string { return c.cron.String() }
 

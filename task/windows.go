@@ -104,15 +104,30 @@ func (r *Row) instantAfter(at, x Instant) Instant {
 // countInstants counts the open instants that are later than at, not later than x, and
 // before End. at must be an instant of the schedule.
 func (r *Row) countInstants(at, x Instant) int64 {
-	n := r.gridCount(at, at, x)
+	return r.countOpen(at, at, x)
+}
+
+// countOpen counts those that are later than x and not later than y. at must not be later
+// than x.
+func (r *Row) countOpen(at, x, y Instant) int64 {
+	n := r.gridCount(at, x, y)
 	if r.Windows == nil || n == 0 {
 		return n
 	}
-	for _, c := range r.Windows.overlapping(at, x) {
-		n -= r.gridCount(at, max(at, c.From-1), min(x, c.Until-1))
+	for _, c := range r.Windows.overlapping(x, y) {
+		n -= r.gridCount(at, max(x, c.From-1), min(y, c.Until-1))
 	}
 	return n
 }
+
+// CountOpen counts the open instants of the schedule in (after, until] that are later than
+// ScheduledAt, which must be one, and before End. It ignores MaxCount.
+func (r *Row) CountOpen(after, until Instant) int64 {
+	return r.countOpen(r.ScheduledAt, max(r.ScheduledAt, after), until)
+}
+
+// Closed returns how many closed ranges have a part in (after, until].
+func (w *Windows) Closed(after, until Instant) int { return len(w.overlapping(after, until)) }
 
 // firstOpen returns at if it is open, and the first open instant after it otherwise, as
 // instantAfter does.

@@ -72,7 +72,7 @@ func (f *Load) Add(t *perceptorv1.Task, l *Line) {
 
 // Calendar returns what was counted.
 func (f *Load) Calendar() *forecast.Calendar {
-	if c := f.counts.Calendars(f.now)[0]; c != nil {
+	if c := f.counts.Calendars(f.now, nil)[0]; c != nil {
 		return c
 	}
 	return forecast.Empty(f.now)

@@ -13,15 +13,16 @@ import (
 	"github.com/perceptor/perceptor/store/shards/far"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/shards/transition"
 	"github.com/perceptor/perceptor/task"
 )
 
 const (
 	// forecastPacks is the most packs that one step decodes: some 100 ms.
 	forecastPacks = 100
-	// forecastCalendars is the most tasks with a calendar in the near tier of one database that are
-	// counted.
-	forecastCalendars = 100_000
+	// forecastRows is the most tasks with an expression or with day calendars in the near tier of one
+	// database that are counted.
+	forecastRows = 100_000
 	// maxPeriods bounds the calendars whose mean distance is remembered.
 	maxPeriods = 10_000
 )
@@ -30,9 +31,10 @@ const (
 // once and remembers its counts, in about two bytes for each task; a pack is decoded again when some
 // of its copies have become void, or when its tasks come near and are to be counted by finer spans.
 type forecaster struct {
-	mu      sync.Mutex
-	packs   map[int64]packCounts
-	periods map[task.Cron]time.Duration
+	mu       sync.Mutex
+	machines *transition.Machines
+	packs    map[int64]packCounts
+	periods  map[task.Cron]time.Duration
 }
 
 type packCounts struct {
@@ -48,7 +50,7 @@ func (s *Store) CountForecast(ctx context.Context, d int) (n int, more bool, err
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.packs == nil {
-		f.packs, f.periods = map[int64]packCounts{}, map[task.Cron]time.Duration{}
+		f.machines, f.packs, f.periods = s.machines, map[int64]packCounts{}, map[task.Cron]time.Duration{}
 	}
 	var now task.Instant
 	counts := forecast.New()
@@ -65,7 +67,7 @@ func (s *Store) CountForecast(ctx context.Context, d int) (n int, more bool, err
 		for _, p := range f.packs {
 			counts.Join(p.counts)
 		}
-		err = s.storeForecast(ctx, d, counts, now)
+		err = s.storeForecast(ctx, d, counts.Calendars(now, f.resolve), now)
 	}
 	if err != nil {
 		return n, false, fmt.Errorf("count what falls due: %w", err)
@@ -127,12 +129,23 @@ func (f *forecaster) countPack(p *far.PackKeys, now task.Instant) *forecast.Coun
 }
 
 func (f *forecaster) add(counts *forecast.Counts, r *task.Row, now task.Instant) {
-	if !r.Paused && r.Damaged == "" {
-		counts.Add(forecast.Of(r, f.period(r)), 1, now)
+	if r.Paused || r.Damaged != "" {
+		return
 	}
+	t := forecast.Of(r, f.period(r))
+	if r.UsesCalendars() {
+		alone := false
+		if r.Cron != nil {
+			f.machines.SetCalendar(r)
+			alone = transition.OfTask(r)
+		}
+		t.Rule = forecast.RuleOf(r, alone)
+	}
+	counts.Add(t, 1, now)
 }
 
-// period returns [forecast.Period] of a row, which takes long for a calendar.
+// period returns [forecast.Period] of a row, which takes long for a calendar: for all tasks with an
+// expression that of the first one, without its day calendars.
 func (f *forecaster) period(r *task.Row) time.Duration {
 	if r.Cron == nil {
 		return forecast.Period(r)
@@ -143,11 +156,24 @@ func (f *forecaster) period(r *task.Row) time.Duration {
 			clear(f.periods)
 		}
 		endless := *r
-		endless.End, endless.MaxCount = task.Never, 0
+		endless.End, endless.MaxCount, endless.Exclude, endless.Only = task.Never, 0, nil, nil
+		f.machines.SetCalendar(&endless)
 		p = forecast.Period(&endless)
 		f.periods[*r.Cron] = p
 	}
 	return p
+}
+
+// resolve says what a rule means now.
+func (f *forecaster) resolve(tenant int32, rule *forecast.Rule) (instants task.Calendar, open *task.Windows, known bool) {
+	if rule.Cron != (task.Cron{}) {
+		var err error
+		if instants, err = f.machines.CalendarOf(rule.Cron, rule.ID, rule.Spread); err != nil {
+			return nil, nil, false // such a task is deferred
+		}
+	}
+	open, known = f.machines.WindowsOf(tenant, rule.Exclude(), rule.Only())
+	return instants, open, known
 }
 
 func (f *forecaster) countNear(ctx context.Context, tx pgx.Tx, counts *forecast.Counts, now task.Instant) error {
@@ -171,7 +197,7 @@ func (f *forecaster) countNear(ctx context.Context, tx pgx.Tx, counts *forecast.
 	}); err != nil {
 		return err
 	}
-	if rows, err = sql.ForecastCalendars.Query(ctx, tx, forecastCalendars); err != nil {
+	if rows, err = sql.ForecastRows.Query(ctx, tx, forecastRows); err != nil {
 		return err
 	}
 	list, err := kernel.CollectRows(rows)
@@ -181,10 +207,10 @@ func (f *forecaster) countNear(ctx context.Context, tx pgx.Tx, counts *forecast.
 	return err
 }
 
-func (s *Store) storeForecast(ctx context.Context, d int, counts *forecast.Counts, now task.Instant) error {
+func (s *Store) storeForecast(ctx context.Context, d int, calendars map[int32]*forecast.Calendar, now task.Instant) error {
 	var parts []int16
 	var data [][]byte
-	for part, of := range forecast.Divide(counts.Calendars(now)) {
+	for part, of := range forecast.Divide(calendars) {
 		parts, data = append(parts, int16(part)), append(data, forecast.Encode(of))
 	}
 	_, err := sql.ForecastStore.Exec(ctx, s.db.Pool(d), int64(now), parts, data)

@@ -2,11 +2,13 @@ package shards
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/perceptor/perceptor/forecast"
 	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -91,4 +93,52 @@ func TestTheForecastHasTheNextInstantOfEveryTask(t *testing.T) {
 	check()
 	b.setClock(b.now.Add(70 * 24 * time.Hour)) // what was counted by the day comes within hours
 	check()
+}
+
+// TestTheForecastHonoursDayCalendars: of rows and packs, by interval and by expression, also when a
+// change of the calendar opens and closes instants after the packs were counted.
+func TestTheForecastHonoursDayCalendars(t *testing.T) {
+	t.Parallel()
+	var closed []task.Range
+	known := true
+	b := setup(t, nearOnly, func(c *Config) {
+		c.Windows = func(_ int32, exclude, only []string) (*task.Windows, task.MissingCalendar) {
+			if !known || len(only) > 0 || !slices.Equal(exclude, []string{"days"}) {
+				return nil, task.MissingCalendar{Name: "days"}
+			}
+			return task.NewWindows([][]task.Range{slices.Clone(closed)}, nil), task.MissingCalendar{}
+		}
+	})
+	excluding := func(s *task.Spec) { s.Exclude = []string{"days"} }
+	first := b.now.Add(time.Hour).Time().Truncate(time.Hour)
+	for _, p := range everyPlace {
+		b.put(p, pack.Hour, b.add(b.spec(task.NonBlocking, excluding, func(s *task.Spec) { s.Interval, s.Begin = time.Hour, task.At(first) }))...)
+		b.put(p, pack.Hour, b.add(b.spec(task.Blocking, excluding, byCron("0 * * * *", "UTC")))...)
+	}
+	b.add(b.spec(task.NonBlocking, byCron("0 * * * *", "UTC")))
+	n := int64(2 * len(everyPlace))
+	check := func(what string, fires func(hour int) int64) {
+		t.Helper()
+		_, hours, _ := b.forecasted(b.tenant).Spans()
+		for i, h := range hours {
+			k := int(h.Begin.Time().Sub(first) / time.Hour)
+			if h.Begin.Time().Before(first) {
+				continue
+			}
+			if want := 1 + fires(k); h.Next+h.Projected != want {
+				t.Fatalf("%s, span %d: %d and %d, want %d", what, i, h.Next, h.Projected, want)
+			}
+		}
+	}
+	hour := func(n int) task.Instant { return task.At(first.Add(time.Duration(n) * time.Hour)) }
+	check("no days", func(int) int64 { return n })
+	closed = []task.Range{{From: hour(0), Until: hour(3)}, {From: hour(30), Until: hour(52)}}
+	check("some days", func(k int) int64 {
+		if k < 3 || k >= 30 && k < 52 {
+			return 0
+		}
+		return n
+	})
+	known = false
+	check("an unknown calendar", func(int) int64 { return 0 })
 }

@@ -155,21 +155,28 @@ SELECT x.pack, (SELECT count(*) FROM far_tombstone o WHERE o.pack = x.pack)
          UNION ALL
         SELECT -a.first FROM far_level0 a WHERE a.quarantine_reason IS NULL) x;
 
+-- fragment: by_interval
+-- Whether the row t has all its instants from its interval, or has only one. The terms of a row
+-- with day calendars have the byte 20 or 21, the numbers of their fields (task/seal.go). Some
+-- rows without calendars have these bytes, too.
+(t.type = {{type.ONE_SHOT}} OR (t.interval_ms IS NOT NULL
+  AND (NOT t.modeled OR t.terms IS NULL OR (position('\x14'::bytea IN t.terms) = 0 AND position('\x15'::bytea IN t.terms) = 0))))
+
 -- name: ForecastNear()
--- Counts the SCHEDULED tasks of the near tier whose schedule is an interval, by tenant, minute of
--- the next instant, interval, and the day of the last instant (NULL: there is none). The bounds
--- keep the product within its type: no calendar reaches that far.
+-- Counts the SCHEDULED tasks of the near tier that have all their instants from an interval, by
+-- tenant, minute of the next instant, interval, and the day of the last instant (NULL: there is
+-- none). The bounds keep the product within its type: no calendar reaches that far.
 SELECT t.tenant_id, t.scheduled_at / {{ms.MINUTE}} AS minute, coalesce(t.interval_ms, 0) AS step,
        least(t.end_at, t.scheduled_at + least(t.max_count - t.seq - 1, 100000000) * least(t.interval_ms, 8000000000) + 1) / {{ms.DAY}} AS last_day,
        count(*)
   FROM task t
- WHERE t.run = 0 AND t.state = {{state.SCHEDULED}} AND NOT t.paused AND (t.interval_ms IS NOT NULL OR t.type = {{type.ONE_SHOT}})
+ WHERE t.run = 0 AND t.state = {{state.SCHEDULED}} AND NOT t.paused AND {{by_interval}}
  GROUP BY 1, 2, 3, 4;
 
--- name: ForecastCalendars(max_rows int8)
--- The SCHEDULED tasks of the near tier whose schedule is a calendar.
+-- name: ForecastRows(max_rows int8)
+-- The other SCHEDULED tasks of the near tier.
 SELECT {{row_columns}} FROM task t
- WHERE t.run = 0 AND t.state = {{state.SCHEDULED}} AND NOT t.paused AND t.interval_ms IS NULL AND t.type <> {{type.ONE_SHOT}}
+ WHERE t.run = 0 AND t.state = {{state.SCHEDULED}} AND NOT t.paused AND NOT {{by_interval}}
  LIMIT @max_rows;
 
 -- name: ForecastStore(counted_at int8, parts int2[], data bytea[])

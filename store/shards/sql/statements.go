@@ -92,7 +92,7 @@ var (
 	DatabaseSize          = set.Get("DatabaseSize")
 	ForecastPacks         = set.Get("ForecastPacks")
 	ForecastNear          = set.Get("ForecastNear")
-	ForecastCalendars     = set.Get("ForecastCalendars")
+	ForecastRows          = set.Get("ForecastRows")
 	ForecastStore         = set.Get("ForecastStore")
 	ForecastRead          = set.Get("ForecastRead")
 	DueByTenant           = set.Get("DueByTenant")

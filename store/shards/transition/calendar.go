@@ -25,6 +25,20 @@ func (m *Machines) CalendarOf(cron task.Cron, id task.ID, spread time.Duration) 
 	return m.calendars.Of(cron, id, spread)
 }
 
+// WindowsOf returns the windows of a task that excludes some calendars and is limited to others,
+// and false if one of them is not known.
+func (m *Machines) WindowsOf(tenant int32, exclude, only []string) (*task.Windows, bool) {
+	w, missing := m.windowsOf(tenant, &task.Terms{Exclude: exclude, Only: only})
+	return w, missing.Name == ""
+}
+
+// OfTask reports whether another task with the expression of a row may have other instants. The
+// calendar of the row must have been set.
+func OfTask(r *task.Row) bool {
+	c, ok := r.Calendar.(schedule.Calendar)
+	return ok && c.OfTask()
+}
+
 // SetCalendar sets the calendar of a task's row, if the task has an expression.
 func (m *Machines) SetCalendar(r *task.Row) {
 	if r.Damaged != "" {
