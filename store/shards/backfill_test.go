@@ -1,8 +1,10 @@
 package shards
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -204,5 +206,82 @@ func TestABackfillKeepsTheMaximumOfUnfinishedTasks(t *testing.T) {
 	b.steps(own, 12, 2*time.Second)
 	if p, q := b.part(cancelled), b.part(op); p.Done < 10 || q.Done != 40 || q.State != task.BulkDone {
 		t.Errorf("cancelled %+v, then the backfill %+v", p, q)
+	}
+}
+
+// TestABackfillThatIsKilledAtAnyPointFiresEachInstantOnce kills the owner of the chores before and
+// after each commit of a backfill. Another owner goes on. One of the sources is a row, the others
+// are in a pack.
+func TestABackfillThatIsKilledAtAnyPointFiresEachInstantOnce(t *testing.T) {
+	killAt, passed := 0, 0
+	b := setup(t, nearOnly, func(c *Config) {
+		c.Failpoint = func(p string, _ int) error {
+			if !strings.HasPrefix(p, "bulk:") {
+				return nil
+			}
+			if passed++; passed == killAt {
+				return errors.New("killed " + p)
+			}
+			return nil
+		}
+	})
+	day := b.now
+	sources := b.add(slices.Repeat([]task.Spec{b.spec(task.NonBlocking, hourlyFromDayBefore)}, 4)...)
+	b.put(inPack, pack.Hour, sources[1:]...)
+	b.advance(24 * time.Hour)
+	operations := map[int64]bool{}
+	for killed := true; killed; {
+		killed, passed, killAt = false, 0, killAt+1
+		op := b.bulk(task.BulkBackfill, task.BulkTerms{BackfillFrom: day, BackfillUntil: day.Add(2 * time.Hour)})
+		for i := 0; b.part(op).State != task.BulkDone; i++ {
+			if _, err := b.Bulk(t.Context(), b.d, b.chores(), true); err != nil {
+				killed = true
+			}
+			if b.advance(10 * time.Second); i == 20 {
+				t.Fatalf("the operation does not end: %+v", b.part(op))
+			}
+		}
+		if p := b.part(op); p.BulkSum != (task.BulkSum{Matched: 8, Done: 8}) {
+			t.Errorf("killed at point %d: %+v", killAt, p)
+		}
+		operations[op.ID] = true
+	}
+	if len(operations) < 5 { // both tiers, before and after, and once without a kill
+		t.Errorf("%d points", len(operations)-1)
+	}
+	type run struct {
+		operation int64
+		source    task.ID
+		at        task.Instant
+	}
+	made, fired := map[task.ID]*task.Row{}, map[run]int{}
+	for _, list := range b.backfills() {
+		for _, r := range list {
+			made[r.ID] = r
+		}
+	}
+	for range 3 {
+		for claimed := true; claimed; {
+			c := b.claim(task.RangeForm)
+			claimed = len(c.Publications) > 0
+			for _, p := range c.Publications {
+				if r := made[p.Task]; r != nil {
+					fired[run{r.Backfill, r.BackfillOf, p.ScheduledAt}]++
+				}
+			}
+		}
+		b.advance(time.Second)
+	}
+	for op := range operations {
+		for _, id := range sources {
+			for _, at := range []task.Instant{day, day.Add(time.Hour)} {
+				if n := fired[run{op, id, at}]; n != 1 {
+					t.Errorf("operation %d: the instant %s of task %d has fired %d times", op, at, id, n)
+				}
+			}
+		}
+	}
+	if want := len(operations) * len(sources) * 2; len(fired) != want {
+		t.Errorf("%d instants have fired, want %d", len(fired), want)
 	}
 }
