@@ -165,11 +165,13 @@ var notMetrics = []string{
 	"perceptor_run_id", "perceptor_attempt", "perceptor_scheduled_at", "perceptor_reason", "perceptor_error", "perceptor_died_at",
 	"perceptor_key_id", "perceptor_signature", "perceptor_run", "perceptor_floor_",
 	// The schema of a service's outbox, and its functions.
-	"perceptor_outbox", "perceptor_add", "perceptor_cancel", "perceptor_update", "perceptor_trigger",
+	"perceptor_outbox", "perceptor_add", "perceptor_cancel", "perceptor_update", "perceptor_trigger", "perceptor_upsert", "perceptor_announce",
 	// The role that owns the tables.
 	"perceptor_owner",
-	// The slots and schemas of a move.
-	"perceptor_making_", "perceptor_move_",
+	// The slots and schemas of a move, and roles of its tests.
+	"perceptor_making_", "perceptor_move_", "perceptor_test_administrator", "perceptor_test_programs",
+	// The package that a generator makes of the API.
+	"perceptor_client",
 }
 
 var mentioned = regexp.MustCompile(`\bperceptor_[a-z][a-z0-9_]+`)
