@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -9,11 +10,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/perceptor/perceptor/forecast"
 	"github.com/perceptor/perceptor/internal/cli"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 	"github.com/perceptor/perceptor/transfer"
 )
 
@@ -87,12 +91,12 @@ type forecastHour struct {
 }
 
 // finished shows what an import did.
-func (i *importing) finished(done *perceptorv1.Import) error {
+func (i *importing) finished(ctx context.Context, done *perceptorv1.Import) error {
 	if i.dryRun { // nothing is stored, so nothing is counted there
 		done.LineCount, done.ChunkCount = i.lines.Load(), i.chunks.Load()
 		done.AddedCount, done.SkippedCount, done.UpdatedCount, done.RejectedCount = i.added.Load(), i.skipped.Load(), i.updated.Load(), i.rejects.remote
 	}
-	if err := i.showResult(done); err != nil {
+	if err := i.showResult(ctx, done); err != nil {
 		return err
 	}
 	n := i.rejects.count()
@@ -106,10 +110,35 @@ func (i *importing) finished(done *perceptorv1.Import) error {
 	return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d lines would be rejected; they are in %s", n, i.rejects.name)}
 }
 
-func (i *importing) showResult(done *perceptorv1.Import) error {
+// dayCalendars returns the ranges of the day calendars that the lines name and that exist.
+func (i *importing) dayCalendars(ctx context.Context) (map[string][]task.Range, error) {
+	all, api := map[string][]task.Range{}, perceptorv1.NewCalendarServiceClient(i.conn)
+	for _, name := range i.load.DayCalendars() {
+		c, err := api.GetCalendar(ctx, &perceptorv1.GetCalendarRequest{Name: name})
+		switch status.Code(err) {
+		case codes.OK:
+			all[name] = make([]task.Range, len(c.Ranges))
+			for k, r := range c.Ranges {
+				all[name][k] = task.Range{From: task.At(r.StartTime.AsTime()), Until: task.At(r.EndTime.AsTime())}
+			}
+		case codes.NotFound, codes.InvalidArgument: // the lines that name it were rejected
+		default:
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (i *importing) showResult(ctx context.Context, done *perceptorv1.Import) error {
+	var load *forecast.Calendar
 	var busiest []forecastHour
 	if i.load != nil {
-		busiest = busiestHours(i.load.Calendar())
+		days, err := i.dayCalendars(ctx)
+		if err != nil {
+			return err
+		}
+		load = i.load.Calendar(days)
+		busiest = busiestHours(load)
 	}
 	if !i.c.structured() {
 		t := importDetails(done)
@@ -119,7 +148,7 @@ func (i *importing) showResult(done *perceptorv1.Import) error {
 		if err := t.write(i.cmd.OutOrStdout()); err != nil || i.load == nil {
 			return err
 		}
-		return writeForecast(i.cmd, i.load.Calendar(), busiest)
+		return writeForecast(i.cmd, load, busiest)
 	}
 	text, err := protojson.Marshal(done)
 	if err != nil {

@@ -131,7 +131,7 @@ func (i *importing) run(ctx context.Context) error {
 	if err != nil {
 		return i.interrupted(ctx, err)
 	}
-	return i.finished(done)
+	return i.finished(ctx, done)
 }
 
 // send reads the lines, makes chunks and sends them.
