@@ -15,6 +15,9 @@ import (
 	"github.com/perceptor/perceptor/internal/config"
 )
 
+// examinedFor times the time limit of a call is the limit for all checks of the servers together.
+const examinedFor = 3
+
 func (c *ctl) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Check every part of the installation", Args: cobra.NoArgs,
@@ -35,10 +38,12 @@ func (c *ctl) doctorCommand() *cobra.Command {
 			return &cli.Error{Code: cli.Usage, Err: errors.New("there is nothing to check: none of postgres.servers, kafka.brokers and the address of the API is set"),
 				Hint: "set --config or PERCEPTOR_CONFIG to the file of the programs, or --address, PERCEPTOR_ADDRESS or a context for the API alone"}
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+		ctx, cancel := context.WithTimeout(cmd.Context(), examinedFor*c.timeout)
 		defer cancel()
 		findings := app.Examine(ctx, conf)
-		if apiNamed {
+		if apiNamed { // whatever time the servers took
+			ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+			defer cancel()
 			findings = append(findings, c.examineAPI(ctx))
 		}
 		if err := c.showFindings(cmd, findings); err != nil {

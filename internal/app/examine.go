@@ -341,6 +341,8 @@ func (e *examination) topicAccess(ctx context.Context, conf delivery.Config, top
 		e.cure("are kafka.tls and kafka.sasl what the brokers ask for?")
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout) // the other parts are checked also if the brokers do not answer
+	defer cancel()
 	open, err := users.CheckAccess(ctx, topics)
 	for _, f := range open {
 		e.add(Warning, "topic access", "%s", f)
