@@ -19,9 +19,7 @@ var stormFaults = []string{"kill-listener", "fail-over-async"}
 // It runs beside no other test of its package: on a machine that is too busy nothing happens
 // while a fault lasts.
 func TestTheContractIsKeptInAStorm(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts every real part several times; make test runs it")
-	}
+	drilled(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	self, err := os.Executable()
