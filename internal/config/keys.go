@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/perceptor/perceptor/internal/spelling"
 )
 
 // envPrefix begins the names of all environment variables.
@@ -116,31 +118,11 @@ func (k Key) typeName() string {
 func nearest(name string, known []string) string {
 	best, distance := "", 1<<30
 	for _, k := range known {
-		if d := editDistance(name, k); d < distance {
+		if d := spelling.Distance(name, k); d < distance {
 			best, distance = k, d
 		}
 	}
 	return best
-}
-
-// editDistance returns the Levenshtein distance of a and b.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost = 1 + min(diagonal, row[j], row[j+1])
-			}
-			diagonal, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
 }
 
 func names(list []Key, name func(Key) string) []string {

@@ -31,7 +31,8 @@ var imports = []rule{
 	{"internal/requestid", nil},
 	{"internal/duration", nil},
 	{"internal/renewal", nil},
-	{"internal/jsonfault", []string{"task"}},
+	{"internal/jsonfault", []string{"internal/spelling", "task"}},
+	{"internal/spelling", nil},
 	{"internal/jsonsyntax", nil},
 	{"internal/payload", []string{"proto/perceptor/v1", "task"}},
 
@@ -106,7 +107,7 @@ var imports = []rule{
 	{"transfer/upload", []string{"proto/perceptor/v1", "transfer"}},
 
 	// What is around the parts and knows none of them.
-	{"internal/config", []string{"internal/duration"}},
+	{"internal/config", []string{"internal/duration", "internal/spelling"}},
 	{"internal/certs", nil},
 	{"internal/kafkalogin", nil},
 	{"internal/oidc/...", nil},

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/perceptor/perceptor/internal/spelling"
 )
 
 // maxName bounds the names that are compared.
@@ -28,7 +30,7 @@ func nearest(m protoreflect.MessageDescriptor, name string) string {
 	best, distance := "", 1+len(plain)/4
 	for i := range m.Fields().Len() {
 		field := string(m.Fields().Get(i).Name())
-		if d := editDistance(plain, letters(field)); d < distance || d == distance && best == "" {
+		if d := spelling.Distance(plain, letters(field)); d < distance || d == distance && best == "" {
 			best, distance = field, d
 		}
 	}
@@ -38,26 +40,4 @@ func nearest(m protoreflect.MessageDescriptor, name string) string {
 // letters returns a name without what spellings differ in.
 func letters(name string) string {
 	return strings.ToLower(strings.NewReplacer("_", "", "-", "", " ", "").Replace(name))
-}
-
-// editDistance is the number of letters to insert, delete or replace: the Levenshtein distance,
-// by the usual table, of which two rows are kept.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }
