@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// echo starts a server that sends back what it gets.
-func echo(t *testing.T) (addr string) {
+// serving starts a server that calls serve with each connection, and closes that afterwards.
+func serving(t *testing.T, serve func(net.Conn)) (addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -22,11 +22,19 @@ func echo(t *testing.T) (addr string) {
 			}
 			go func() {
 				defer conn.Close()
-				io.Copy(conn, conn) //nolint:errcheck // ends with the connection
+				serve(conn)
 			}()
 		}
 	}()
 	return listener.Addr().String()
+}
+
+// echo starts a server that sends back what it gets.
+func echo(t *testing.T) (addr string) {
+	t.Helper()
+	return serving(t, func(conn net.Conn) {
+		io.Copy(conn, conn) //nolint:errcheck // ends with the connection
+	})
 }
 
 func TestAProxyTellsWhatItHarmed(t *testing.T) {
@@ -61,29 +69,16 @@ func TestAProxyTellsWhatItHarmed(t *testing.T) {
 // answering starts a server that sends letter for each byte that it gets.
 func answering(t *testing.T, letter byte) (addr string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
+	return serving(t, func(conn net.Conn) {
+		for one := make([]byte, 1); ; {
+			if _, err := conn.Read(one); err != nil {
 				return
 			}
-			go func() {
-				defer conn.Close()
-				for one := make([]byte, 1); ; {
-					if _, err := conn.Read(one); err != nil {
-						return
-					}
-					if _, err := conn.Write([]byte{letter}); err != nil {
-						return
-					}
-				}
-			}()
+			if _, err := conn.Write([]byte{letter}); err != nil {
+				return
+			}
 		}
-	}()
-	return listener.Addr().String()
+	})
 }
 
 func TestNoConnectionFromBeforeARedirectReachesTheOldServer(t *testing.T) {
