@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/loadtest/hang"
 	"github.com/perceptor/perceptor/loadtest/harness"
 )
@@ -35,9 +34,7 @@ func TestAServerThatHangsHarmsOnlyItsOwnTasks(t *testing.T) {
 
 // Without what notices a part that hangs, what it holds is delayed for the whole freeze.
 func TestAPartThatHangsDelaysOnlyWhatItHeld(t *testing.T) {
-	if !testenv.Long() {
-		t.Skip("starts every real part several times; make test-long runs it")
-	}
+	drilled(t)
 	for _, part := range []string{"broker", "taskd", "zookeeper", "dispatcher", "listener"} {
 		t.Run(part, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)

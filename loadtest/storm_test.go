@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/storm"
 )
@@ -16,20 +15,26 @@ const stormSeed = 1
 
 var stormFaults = []string{"kill-listener", "fail-over-async"}
 
-// It runs beside no other test of its package: on a machine that is too busy nothing happens
+// Storms run beside no other test of their package: on a machine that is too busy nothing happens
 // while a fault lasts.
 func TestTheContractIsKeptInAStorm(t *testing.T) {
 	drilled(t)
+	short := storm.DefaultOptions()
+	short.Seed, short.Faults, short.For, short.Tenants, short.Rate = stormSeed, stormFaults, 25*time.Second, 2, 60
+	long := storm.DefaultOptions()
+	long.For, long.Tenants, long.Rate = 5*time.Minute, 3, 60
+	t.Run("short", func(t *testing.T) { weather(t, short) })
+	t.Run("long", func(t *testing.T) { weather(t, long) })
+}
+
+// weather runs a storm.
+func weather(t *testing.T, o storm.Options) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
-	}
-	o := storm.DefaultOptions()
-	o.Seed, o.Faults, o.For, o.Tenants, o.Rate = stormSeed, stormFaults, 25*time.Second, 2, 60
-	if testenv.Long() {
-		o.Seed, o.Faults, o.For, o.Tenants = 0, nil, 5*time.Minute, 3
 	}
 	o.ListenerCommand, o.Progress = []string{self, harness.ListenerName}, testLog{t}
 	report, err := harness.Run(ctx, &o)
