@@ -63,17 +63,15 @@ test-secure: ## run every test with TLS to PostgreSQL, and whole installations w
 
 # Four packages run at a time, for most of them wait for most of their time. The packages
 # that take longest (FIRST) start first, in this order, in which those that compute run beside those that wait.
-# The packages in ALONE measure times: dispatch runs by itself, and beside loadtest run only the light packages
-# in LIGHT, one after another, and those in PATIENT, which need a processor only, with what the others leave of
-# it. The tests of loadtest wait for most of their time, so four run at once. All tests are compiled before the
+# The packages in ALONE measure times: dispatch runs by itself, and beside loadtest run only those in PATIENT, which
+# need a processor only, with what loadtest leaves of it. All tests are compiled before the
 # first one runs, because compiling disturbs tests that measure time. go vet is part of check, and test runs do
 # not repeat it. All tests together are bound by the processor, so they trade memory for time (GOGC), their
 # binaries have no tables for debuggers (-w), which take the linker as long as the rest, and the programs that
 # loadtest starts have no race detector, except in test-long.
 ALONE := /(dispatch|loadtest)$$
-LIGHT := /(examples|internal/testenv|delivery|console|loadtest/compare|cmd/taskd)$$
 PATIENT := /(schedule|store/pack)$$
-FIRST := store/shards internal/mutation client internal/timingspec internal/dev internal/virtualtest assign cmd/perceptorctl
+FIRST := store/shards internal/mutation examples internal/timingspec internal/dev client internal/virtualtest assign cmd/perceptorctl console store/control
 GOTEST = env GOGC=$${GOGC:-300} go test -vet=off -ldflags=-w -timeout $(TIMEOUT)
 
 .PHONY: compile-tests
@@ -84,7 +82,7 @@ compile-tests:
 .PHONY: test-together
 test-together: compile-tests
 	all=$$(go list $(PACKAGES)); first=$$(for package in $(FIRST); do grep "/perceptor/$$package$$" <<<"$$all" || true; done); \
-	  { echo "$$first"; grep -vxFf <(echo "$$first") <<<"$$all" | grep -vE '$(ALONE)|$(LIGHT)|$(PATIENT)' || true; } | \
+	  { echo "$$first"; grep -vxFf <(echo "$$first") <<<"$$all" | grep -vE '$(ALONE)|$(PATIENT)' || true; } | \
 	  xargs -r $(GOTEST) $(RACE) -p 4
 
 # Both runs of test-alone take place, whatever the first one says.
@@ -93,8 +91,7 @@ test-alone: compile-tests
 	failed=0; \
 	go list $(PACKAGES) | { grep -E '/dispatch$$' || true; } | xargs -r $(GOTEST) $(RACE) || failed=1; \
 	{ go list $(PACKAGES) | { grep -E '$(PATIENT)' || true; } | xargs -r nice -n 19 $(GOTEST) $(RACE) -p 1; } & \
-	{ go list $(PACKAGES) | grep -E '/loadtest$$' || true; go list $(PACKAGES) | grep -E '$(LIGHT)' || true; } | \
-	  xargs -r $(GOTEST) $(RACE) -p 2 -parallel 4 || failed=1; \
+	go list $(PACKAGES) | { grep -E '/loadtest$$' || true; } | xargs -r $(GOTEST) $(RACE) || failed=1; \
 	wait $$! || failed=1; \
 	exit $$failed
 

@@ -213,7 +213,7 @@ func (c *ctl) resumeExport(cmd *cobra.Command, x *exportFlags) error {
 		return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("--resume: %w", err)}
 	}
 	if d.Done {
-		fmt.Fprintf(cmd.ErrOrStderr(), "the export is complete: %d lines in %d parts\n", d.Lines, len(d.Parts))
+		fmt.Fprintf(cmd.ErrOrStderr(), "the export is complete: %s in %s\n", countText(d.Lines, "line"), countText(len(d.Parts), "part"))
 		return nil
 	}
 	r, ok := map[string]proto.Message{
@@ -280,7 +280,7 @@ func (s *fileSink) At() string          { return s.at }
 func (s *fileSink) Written() int64      { return s.Count }
 func (s *fileSink) end(err error) error { return err }
 func (s *fileSink) summary() (string, int64) {
-	return fmt.Sprintf("%d lines, %d bytes", s.Count, s.Bytes), s.damaged
+	return countText(s.Count, "line") + ", " + countText(s.Bytes, "byte"), s.damaged
 }
 
 // dirSink writes to part files.
@@ -295,7 +295,7 @@ func (s *dirSink) end(err error) error {
 }
 
 func (s *dirSink) summary() (string, int64) {
-	return fmt.Sprintf("%d lines, %d bytes in %d parts", s.Lines, s.Bytes, len(s.Parts)), s.Damaged
+	return fmt.Sprintf("%s, %s in %s", countText(s.Lines, "line"), countText(s.Bytes, "byte"), countText(len(s.Parts), "part")), s.Damaged
 }
 
 // exportTo streams to a sink until the export is complete.
@@ -353,7 +353,7 @@ func (e *exporter) run(ctx context.Context) error {
 			return err
 		}
 		e.bar.End()
-		fmt.Fprintf(e.out, "the export was interrupted after %d lines and continues in %s: %s\n", e.to.Written(), wait, status.Convert(err).Message())
+		fmt.Fprintf(e.out, "the export was interrupted after %s and continues in %s: %s\n", countText(e.to.Written(), "line"), wait, status.Convert(err).Message())
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
@@ -397,7 +397,7 @@ func (e *exporter) stream(ctx context.Context) (done bool, err error) {
 		if chunk.Position == "" {
 			return true, nil
 		}
-		e.bar.Show(int64(chunk.DatabasesDone), task.Databases, fmt.Sprintf("%d lines", e.to.Written()))
+		e.bar.Show(int64(chunk.DatabasesDone), task.Databases, countText(e.to.Written(), "line"))
 	}
 }
 

@@ -77,7 +77,7 @@ func (s *snapshotSink) page(p *task.ExportPage) (err error) {
 		}
 	}
 	s.count, s.damaged = s.count+int64(len(p.Rows)), s.damaged+int64(p.DamagedPacks)+int64(p.DamagedTasks)
-	s.bar.Show(int64(p.Next.Database), task.Databases, fmt.Sprintf("%d lines", s.count))
+	s.bar.Show(int64(p.Next.Database), task.Databases, countText(s.count, "line"))
 	_, err = s.out.Write(s.buffer)
 	return err
 }
@@ -90,6 +90,6 @@ func (s *snapshotSink) end(cmd *cobra.Command, err error) error {
 	case err != nil:
 		return &cli.Error{Code: cli.Unavailable, Err: err, Hint: "a standby ends snapshots that are older than its max_standby_streaming_delay while it replays"}
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "exported %d lines\n", s.count)
+	fmt.Fprintf(cmd.ErrOrStderr(), "exported %s\n", countText(s.count, "line"))
 	return damagedError(s.damaged)
 }

@@ -46,7 +46,7 @@ func (o *importOptions) planned(cmd *cobra.Command) (*transfer.Plan, error) {
 	if p.Exact {
 		about = ""
 	}
-	say("plan: %d files, %s: %s%d lines", p.Files, sizeText(p.Bytes), about, p.Lines)
+	say("plan: %s, %s: %s%s", countText(p.Files, "file"), sizeText(p.Bytes), about, countText(p.Lines, "line"))
 	if o.dryRun {
 		say("      nothing is stored (--dry-run)")
 		return p, nil
@@ -71,7 +71,7 @@ func sizeText(n int64) string {
 	case n >= 1e6:
 		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
 	}
-	return fmt.Sprintf("%d bytes", n)
+	return countText(n, "byte")
 }
 
 // importResult is the result of import in JSON.
@@ -104,10 +104,10 @@ func (i *importing) finished(ctx context.Context, done *perceptorv1.Import) erro
 		return nil
 	}
 	if !i.dryRun {
-		fmt.Fprintf(i.cmd.ErrOrStderr(), "%d lines were rejected; they are in %s\n", n, i.rejects.name)
+		fmt.Fprintf(i.cmd.ErrOrStderr(), "%s rejected, written to %s\n", countText(n, "line"), i.rejects.name)
 		return nil
 	}
-	return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%d lines would be rejected; they are in %s", n, i.rejects.name)}
+	return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%s would be rejected, written to %s", countText(n, "line"), i.rejects.name)}
 }
 
 // dayCalendars returns the ranges of the day calendars that the lines name and that exist.

@@ -83,6 +83,6 @@ func (c *ctl) resumeImport(ctx context.Context, cmd *cobra.Command, conn *grpc.C
 		// The answers to some chunks were lost. Answers come in order, so those before the last one with a reject were not.
 		i.resendFrom = max(1, chunk)
 	}
-	i.screen.say("import %d: %d chunks with %d lines are stored", on.Id, on.ChunkCount, on.LineCount)
+	i.screen.say("import %d: stored are %s with %s", on.Id, countText(on.ChunkCount, "chunk"), countText(on.LineCount, "line"))
 	return i.run(ctx)
 }

@@ -59,7 +59,7 @@ func testDryRun(t *testing.T, s *shell) {
 		t.Errorf("it ends with %d and says %s%s", r.code, r.stdout, r.stderr)
 	}
 	name = s.file(t, "b.jsonl", append(text, "{\"kind\":\"dry\"}\n"...))
-	if r, i := s.imports(t, 1, name, "--dry-run"); i.is("rejectedCount") != "1" || !strings.Contains(r.stderr, "1 lines would be rejected") {
+	if r, i := s.imports(t, 1, name, "--dry-run"); i.is("rejectedCount") != "1" || !strings.Contains(r.stderr, "1 line would be rejected") {
 		t.Errorf("the result is %+v, %s", i, r.stderr)
 	}
 }

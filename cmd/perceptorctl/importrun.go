@@ -249,7 +249,7 @@ func (i *importing) take(c *transfer.Chunk, a *perceptorv1.WriteImportResponse) 
 // progress tells how far the import is.
 func (i *importing) progress(bar *cli.Progress) {
 	lines := i.lines.Load()
-	more := fmt.Sprintf("%d lines read, %d stored, %d rejected%s", lines, i.on.GetLineCount()+i.answered.Load(), i.rejects.count(), i.pauseText())
+	more := fmt.Sprintf("%s read, %d stored, %d rejected%s", countText(lines, "line"), i.on.GetLineCount()+i.answered.Load(), i.rejects.count(), i.pauseText())
 	total := int64(0)
 	if i.plan != nil {
 		total = i.plan.Bytes

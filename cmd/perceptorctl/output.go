@@ -219,3 +219,11 @@ func orDefault(d time.Duration) *durationpb.Duration {
 	}
 	return durationpb.New(d)
 }
+
+// countText writes a number of things: 1 line, 2 lines.
+func countText[N int | int32 | int64](n N, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}

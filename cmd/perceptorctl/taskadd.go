@@ -7,12 +7,15 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/jsonfault"
+	"github.com/perceptor/perceptor/internal/jsonsyntax"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -74,10 +77,17 @@ func readTask(stdin io.Reader, file string) (*perceptorv1.Task, error) {
 		return nil, err
 	}
 	t := &perceptorv1.Task{}
-	if err := protojson.Unmarshal(text, t); err != nil {
-		return nil, cli.Usagef("--file: not a task in JSON: %v", err)
+	if fault := jsonsyntax.Fault(text); fault != "" {
+		return nil, cli.Usagef("--file: not JSON: %s", fault)
 	}
-	return t, nil
+	if protojson.Unmarshal(text, t) == nil {
+		return t, nil
+	}
+	var lines []string
+	for _, fault := range jsonfault.Faults(text, t, "") {
+		lines = append(lines, "--file: "+fault.Field+": "+fault.Message)
+	}
+	return nil, cli.Usagef("%s", strings.Join(lines, "\n"))
 }
 
 // readFile reads the file that a flag names; - is standard input.

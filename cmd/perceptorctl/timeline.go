@@ -42,11 +42,21 @@ func (c *ctl) listEvents(cmd *cobra.Command, p *pages, arg string, form func([]*
 			func(size int32, token string) (*perceptorv1.ListRunEventsResponse, error) {
 				return api.ListRunEvents(ctx, &perceptorv1.ListRunEventsRequest{TaskId: name.id, IdempotencyKey: name.key, PageSize: size, PageToken: token})
 			})
+		if err == nil && len(all.Events) == 0 && p.token == "" {
+			err = known(ctx, api, name)
+		}
 		if err != nil {
 			return err
 		}
 		return c.show(cmd, all, func() *table { return form(all.Events) })
 	})
+}
+
+// known returns an error if there is no such task. Events may outlive their task, so only a task
+// without events is looked up.
+func known(ctx context.Context, api perceptorv1.TaskServiceClient, name taskName) error {
+	_, err := api.GetTask(ctx, &perceptorv1.GetTaskRequest{Id: name.id, IdempotencyKey: name.key})
+	return err
 }
 
 func timelineTable(events []*perceptorv1.RunEvent) *table {

@@ -102,12 +102,10 @@ func TestDispatchersMoveFromZooKeeperToPostgresAndBackWithTheirStrategy(t *testi
 			t.Fatalf("move to %s: %v", to, err)
 		}
 		cancel()
-		if names, place := m.members(a); place != to || len(names) != 2 {
-			t.Errorf("members in %s after a move to %s: %v", place, to, names)
-		}
-		admin, _, err := a.Admin(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		m.await(a, "d1", "d2") // a member has figures with its first heartbeat
+		admin, place, err := a.Admin(t.Context())
+		if err != nil || place != to {
+			t.Fatalf("dispatchers agree in %s after a move to %s, %v", place, to, err)
 		}
 		o, err := admin.Overview(t.Context())
 		if err != nil || !slices.Equal(o.Strategy.PausedItems, []int{7}) {

@@ -150,7 +150,7 @@ var crossTenantCases = map[string]crossTenant{
 	"AdminService.DeleteTenant":                 {refused: true, request: func(x target) proto.Message { return &v1.DeleteTenantRequest{Name: x.tenant} }},
 	"AdminService.RotateTenantKey":              {refused: true, request: func(x target) proto.Message { return &v1.RotateTenantKeyRequest{Name: x.tenant} }},
 	"AuditService.ListAuditEvents":              {refused: true, request: func(target) proto.Message { return &v1.ListAuditEventsRequest{} }},
-	"AuditService.ListTenantAuditEvents":        {request: func(target) proto.Message { return &v1.ListTenantAuditEventsRequest{} }},
+	"AuditService.ListTenantAuditEvents":        {request: func(target) proto.Message { return &v1.ListTenantAuditEventsRequest{} }, moves: true},
 	"MonitoringService.GetTenantFigures":        {moves: true, request: func(target) proto.Message { return &v1.GetTenantFiguresRequest{} }},
 	"MonitoringService.GetForecast":             {moves: true, request: func(target) proto.Message { return &v1.GetForecastRequest{} }},
 	"MonitoringService.ListTenantFigures":       {refused: true, request: func(x target) proto.Message { return &v1.ListTenantFiguresRequest{Tenant: x.tenant} }},

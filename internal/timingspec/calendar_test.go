@@ -79,7 +79,7 @@ func (e *stage) update(ranges ...string) {
 // recomputed waits until the newest operation has ended. Chores sleep in real time.
 func (e *stage) recomputed() {
 	e.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		var page perceptorv1.ListBulkOperationsResponse
 		if err := protojson.Unmarshal(e.call(http.MethodGet, "/v1/bulkOperations?page_size=1", nil), &page); err != nil {
 			e.Fatal(err)

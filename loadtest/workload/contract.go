@@ -197,9 +197,13 @@ func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Co
 				c.history.Op(op)
 			}
 			return false
-		case errors.Is(err, client.ErrFailedPrecondition), errors.Is(err, client.ErrOtherVersion):
-			// The task has ended meanwhile, or another caller was first.
-			if perhaps || errors.Is(err, client.ErrFailedPrecondition) {
+		case errors.Is(err, client.ErrFailedPrecondition), endsBefore(err):
+			// The task has ended meanwhile, or will have ended before the change has an effect. The client
+			// repeats calls itself, so an earlier try, of which nobody knows, may have made the change.
+			c.history.Op(op)
+			return false
+		case errors.Is(err, client.ErrOtherVersion): // another caller was first
+			if perhaps {
 				c.history.Op(op)
 			}
 			return false

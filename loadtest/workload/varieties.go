@@ -318,16 +318,13 @@ func (c *Contract) edit(ctx context.Context, caller *client.Client, it *item, ve
 		if err == nil {
 			op.Version, after = int32(info.Version), int32(info.Version)
 		}
-		if endsBefore(err) {
-			return errEnded
-		}
 		return err
 	})
 	return after
 }
 
 // endsBefore reports whether an edit was refused because its task would have no instant any
-// more before its end. An edit that waited for the end of a fault may come that late.
+// more before its end, which may have passed. An edit that waited for the end of a fault may come that late.
 func endsBefore(err error) bool {
 	var refused *client.Error
 	return errors.As(err, &refused) && errors.Is(err, client.ErrInvalidArgument) &&

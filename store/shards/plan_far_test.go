@@ -42,6 +42,12 @@ func TestPackedTasksAreFoundByIndexes(t *testing.T) {
 		func() {
 			b.exec(`VACUUM ANALYZE far_pack, far_level0, far_locator, far_tombstone`)
 		},
+		func() { // few packs, and analyzed when there were many in few buckets
+			b.exec(`INSERT INTO far_pack (bucket_at, level, n, min_tenant, max_tenant, min_id, max_id, keys, params)
+				SELECT i % 2, 1 + i / 2 % 2, 1, 1, 1, 1, 1, '', '' FROM generate_series(1, 300) i`)
+			b.exec(`ANALYZE far_pack`)
+			b.exec(`TRUNCATE far_pack`)
+		},
 	} {
 		fill()
 		for name, s := range statements {
