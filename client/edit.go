@@ -33,7 +33,9 @@ type UpdateOptions struct {
 // well, which undoes the changes that handlers made meanwhile: name Fields to avoid
 // this.
 //
-// The client retries the call. Applying the same change twice has no further effect.
+// The client retries the call. Applying the same change twice has no further effect. After a try
+// without an answer an error may come although that try has made the change: the second one may
+// find that the task has ended meanwhile.
 func (c *Client) UpdateTask(ctx context.Context, id int64, t Task, o UpdateOptions) (*TaskInfo, error) {
 	if fault := t.fault(); fault != nil {
 		return nil, refused("UpdateTask", *fault)

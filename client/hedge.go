@@ -15,7 +15,7 @@ import (
 const hedgeAfter = time.Second
 
 // hedge makes one try of a call. If there is no answer after hedgeAfter, it asks another server
-// too: a server may hang, and all calls can be repeated. The first answer counts. The budget
+// too: a server may hang, and all calls can be repeated. The first success counts. The budget
 // bounds these second tries, so that slow servers get little more load than without them
 // (Dean and Barroso, The Tail at Scale, 2013).
 func hedge(b *budget) grpc.UnaryClientInterceptor {
@@ -64,33 +64,42 @@ type end struct {
 	err  error
 }
 
-// first returns the end that counts: the first one that is no failure to repeat, or else that
-// of the try into message, the first one, unless that says that nothing was done: the other try may
+// first returns the end that counts: the first success; or else a refusal, for which it waits for the other try
+// up to hedgeAfter, because that one may have done what this one finds impossible now; or else the end of the
+// try into message, the first one, unless that says that nothing was done: the other try may
 // have done it. Until another server is asked it calls again after each hedgeAfter: no other one may
 // have been connected, or the budget may have been empty.
 func (h *hedged) first(ctx context.Context, message proto.Message, again func()) end {
 	late := time.NewTimer(hedgeAfter)
 	defer late.Stop()
-	var failed end
+	var failed, refused end
 	for {
 		select {
 		case <-late.C:
+			if refused.err != nil {
+				return refused
+			}
 			if ctx.Err() == nil && !h.both {
 				again()
 			}
 			late.Reset(hedgeAfter)
 		case e := <-h.ends:
 			h.asked--
-			if e.err == nil || !retriable(e.err) {
-				return e
-			}
 			switch {
+			case e.err == nil:
+				return e
+			case !retriable(e.err) && refused.err == nil:
+				refused = e
+				late.Reset(hedgeAfter)
 			case errors.Is(e.err, errNoOtherServer):
 				h.both = false
 			case failed.err == nil, nothingDone(failed.err), e.into == message && !nothingDone(e.err):
 				failed = e
 			}
 			if h.asked == 0 {
+				if refused.err != nil {
+					return refused
+				}
 				return failed
 			}
 		}

@@ -139,6 +139,32 @@ func (s *broken) GetTask(context.Context, *perceptorv1.GetTaskRequest) (*percept
 	return nil, s.err
 }
 
+// The second try of an edit may find its instants gone while the first one has been stored.
+func TestARefusalWaitsForTheOtherServer(t *testing.T) {
+	t.Parallel()
+	late := status.Error(codes.InvalidArgument, "the task would never fire again")
+	const slow = hedgeAfter + 500*time.Millisecond
+	for name, tt := range map[string]struct {
+		first time.Duration // after which the first server accepts
+		want  codes.Code
+	}{
+		"that accepts":         {slow, codes.OK},
+		"that does not answer": {10 * slow, codes.InvalidArgument},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := &hedged{ends: make(chan end, 2), asked: 2, both: true}
+			first, second := &perceptorv1.Task{}, &perceptorv1.Task{}
+			accepts := time.AfterFunc(tt.first-hedgeAfter, func() { h.ends <- end{into: first} })
+			defer accepts.Stop()
+			h.ends <- end{second, late}
+			if e := h.first(t.Context(), first, func() { t.Error("a third server is asked") }); status.Code(e.err) != tt.want {
+				t.Errorf("got %v, want %v", e.err, tt.want)
+			}
+		})
+	}
+}
+
 // An add moves to another database if no server may have stored it, so the error of two tries
 // must be that of the one that may have.
 func TestNoErrorSaysThatNothingWasDoneIfAnotherServerMayHaveDoneIt(t *testing.T) {
