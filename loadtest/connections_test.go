@@ -42,6 +42,7 @@ func TestAStockServerAdmitsFiveProgramsUnderLoad(t *testing.T) {
 	peak := watchSessions(t, s.Postgres())
 	load := e2eOptions(t, s, nil)
 	load.Rate, load.For = 300, 5*time.Second
+	patient(load)
 	if testenv.Long() {
 		load.Rate, load.For, load.Warmup = 1000, time.Minute, 10*time.Second
 	}

@@ -31,8 +31,8 @@ func TestAFailOverToTheSynchronousStandbyLosesNothing(t *testing.T) {
 	o.Postgres["fsync"], o.Postgres["shared_buffers"] = "off", "256MB" // the processes die, the machine does not
 	s := ownStack(t, o)
 	load := e2eOptions(t, s, []scenario.Disturbance{{Action: scenario.FailOver, Part: "postgres", After: 3 * time.Second, For: withoutPrimary}})
-	load.Contract, load.Rate, load.For, load.Drain = true, 100, 12*time.Second, 90*time.Second
-	load.Window, load.Delivery = time.Minute, 2*time.Minute // nothing is lost, however late it is on a slow machine
+	load.Contract, load.Rate, load.For = true, 100, 12*time.Second
+	patient(load)
 	var beside sync.WaitGroup
 	unready := make(map[string]bool)
 	beside.Go(func() {

@@ -14,7 +14,7 @@ import (
 func TestListsAndBulkOperationsOfASmallStoreAreExact(t *testing.T) {
 	t.Parallel()
 	s := realStack(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), e2eLimit)
 	defer cancel()
 	self, err := os.Executable()
 	if err != nil {
@@ -24,7 +24,7 @@ func TestListsAndBulkOperationsOfASmallStoreAreExact(t *testing.T) {
 	o.Tasks, o.Chunk, o.Days, o.Others = 10_000, 1000, 1, 0
 	o.Quiet, o.Horizon = time.Hour, 3*time.Hour // beyond the stack's horizon, so that rows are demoted during the run
 	o.Pages, o.Idle, o.Rate, o.Warmup, o.Alone = 5, 200*time.Millisecond, 50, time.Second, time.Second
-	o.Throttle, o.ThrottleFor, o.Limit = 320, 3*time.Second, time.Minute
+	o.Throttle, o.ThrottleFor, o.Limit = 320, 3*time.Second, 3*time.Minute
 	o.On, o.PageLimit = s, 0
 	o.ListenerCommand, o.Progress = []string{self, harness.ListenerName}, testLog{t}
 	report, err := harness.Run(ctx, &o)

@@ -144,9 +144,10 @@ func TestCredentialsAreRotatedUnderLoad(t *testing.T) {
 	s := ownStack(t, o)
 	load := e2eOptions(t, s, []scenario.Disturbance{{Action: scenario.Restart, Part: "kafka", After: 18 * time.Second}})
 	load.For, load.Rate = 20*time.Second, 100
+	patient(load)
 	var beside sync.WaitGroup
 	beside.Go(func() {
-		limited, cancel := context.WithTimeout(ctx, time.Minute)
+		limited, cancel := context.WithTimeout(ctx, 3*time.Minute)
 		defer cancel()
 		err := errors.Join(harness.Sleep(limited, 3*time.Second), f.rotate(limited, s))
 		if err == nil { // everybody logs in anew

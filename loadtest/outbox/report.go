@@ -56,7 +56,7 @@ func (rep *Report) measure(r *runner, used map[string]time.Duration, loaded time
 	rep.MovedPerS = harness.Round(float64(rep.Added) / loaded.Seconds())
 	rep.CPU = harness.NewCPU(used, rep.Added)
 	lags := r.seen.lags()
-	if len(lags) == 0 {
+	if len(lags) == 0 || r.Delay > 0 { // the begin of a task with a delay is no instant of its storage
 		return
 	}
 	at := func(q float64) float64 {
