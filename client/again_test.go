@@ -131,7 +131,7 @@ func TestAnAddThatWasNotStoredMovesToAnotherDatabase(t *testing.T) {
 		if _, err := c.AddTask(t.Context(), Task{Kind: "k", Type: OneShot}); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(began); took > 3*time.Second {
 			t.Errorf("an add took %v, want no wait", took)
 		}
 	}
@@ -191,7 +191,7 @@ func TestAddsWithKeysDoNotWaitForThoseOfADatabaseThatHangs(t *testing.T) {
 	}()
 	for i := range 20 {
 		began := time.Now()
-		if _, err := c.AddTask(t.Context(), keyed(fmt.Sprint("free-", i))); err != nil || time.Since(began) > 2*time.Second {
+		if _, err := c.AddTask(t.Context(), keyed(fmt.Sprint("free-", i))); err != nil || time.Since(began) > 5*time.Second {
 			t.Errorf("an add took %v: %v", time.Since(began), err)
 		}
 		time.Sleep(10 * time.Millisecond)
