@@ -27,7 +27,7 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 // patience is how long tests wait for what must happen.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // bench is a database with an outbox, and a service in memory.
 type bench struct {

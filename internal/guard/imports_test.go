@@ -141,7 +141,8 @@ var imports = []rule{
 	}},
 	{"cmd/perceptorctl", []string{
 		"assign", "client", "client/outbox", "export/...", "forecast", "migrations", "proto/perceptor/v1", "schedule", "sizing", "store/...", "task", "transfer/...",
-		"internal/app", "internal/cli", "internal/config", "internal/duration", "internal/payload", "internal/telemetry",
+		"internal/app", "internal/cli", "internal/config", "internal/duration", "internal/jsonfault", "internal/jsonsyntax", "internal/payload",
+		"internal/telemetry",
 	}},
 	{"cmd/...", []string{
 		"dispatch", "schedule", "internal/app", "internal/cli", "internal/config", "internal/dev", "internal/duration", "internal/telemetry",

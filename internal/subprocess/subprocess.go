@@ -21,8 +21,8 @@ import (
 )
 
 // killWait bounds the wait for the end of a process after SIGKILL. stopWait bounds the wait for all
-// threads of a process to stop after SIGSTOP.
-const killWait, stopWait = 10 * time.Second, 10 * time.Second
+// threads of a process to stop after SIGSTOP. A busy machine may give a process of low priority no time to end.
+const killWait, stopWait = time.Minute, time.Minute
 
 // Process is a started child. Its methods may be called concurrently.
 type Process struct {
