@@ -66,7 +66,11 @@ func (m *Mover) createSlot(ctx context.Context) error {
 	return err
 }
 
+// subscribe begins the copy. What a subscription before has left is worth nothing.
 func (m *Mover) subscribe(ctx context.Context) error {
+	if err := m.new.command(ctx, sql.CommandTruncate); err != nil {
+		return err
+	}
 	return m.new.command(ctx, sql.CommandSubscribe, m.name(), m.Source)
 }
 
@@ -190,6 +194,9 @@ func (m *Mover) follow(ctx context.Context) error {
 			}
 		}
 		m.tell(p)
+		if err := m.copyAgainIfStuck(ctx, p); err != nil {
+			return err
+		}
 		if step == Following && p.Lag < near {
 			return nil
 		}

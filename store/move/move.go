@@ -91,6 +91,8 @@ type Mover struct {
 	target   *pgx.ConnConfig
 	result   Result
 	old, new *session
+	// stuckSince is since when a slot is missing with which a table that is copied would catch up; or 0.
+	stuckSince time.Time
 	// snapshot holds, from the pause on, what the new copy had at the switch.
 	snapshot *session
 	counted  bool

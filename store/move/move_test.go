@@ -354,6 +354,40 @@ func TestAServerThatIsKilledAtEveryPointStopsNoMove(t *testing.T) {
 	}
 }
 
+// TestACopyThatIsStuckBeginsAgain: a crash of the new server has left a table that is copied, and whose slot is gone.
+func TestACopyThatIsStuckBeginsAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	subscribed := 0
+	r.run(1, func(point string) error {
+		if point != "subscribed" {
+			return nil
+		}
+		if subscribed++; subscribed > 1 {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, r.dsns[1])
+		if err != nil {
+			return err
+		}
+		defer conn.Close(ctx) //nolint:errcheck // the connection is not used again
+		for stuck := int64(0); stuck == 0; time.Sleep(10 * time.Millisecond) {
+			tag, err := conn.Exec(ctx, `UPDATE pg_subscription_rel SET srsubstate = 'f' WHERE srrelid = (SELECT min(srrelid) FROM pg_subscription_rel WHERE srsubstate = 'r')`)
+			if err != nil {
+				return err
+			}
+			stuck = tag.RowsAffected()
+		}
+		return nil
+	})
+	if subscribed != 2 {
+		t.Errorf("the copy was begun %d times, want 2", subscribed)
+	}
+	r.verify(1, "perceptor_03_moved_2")
+}
+
 // TestACommandThatStopsAtEveryPointIsAbortedOrResumed: first it is interrupted and aborted at each
 // point before the switch, then it is killed at each point and resumed, each time by another process.
 func TestACommandThatStopsAtEveryPointIsAbortedOrResumed(t *testing.T) {

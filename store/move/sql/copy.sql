@@ -58,6 +58,15 @@ SELECT s.subenabled, count(r.srrelid)::int4, count(r.srrelid) FILTER (WHERE r.sr
  WHERE s.subname = @name AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
  GROUP BY s.oid, s.subenabled;
 
+-- name: CopiedSlots(name text)
+-- How the names of the slots begin with which tables that are copied catch up.
+SELECT coalesce(array_agg('pg_' || s.oid || '_sync_' || r.srrelid || '_'), '{}')
+  FROM pg_subscription s JOIN pg_subscription_rel r ON r.srsubid = s.oid
+ WHERE s.subname = @name AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND r.srsubstate = 'f';
+
+-- name: LostSlots(begins text[])
+SELECT count(*) FROM unnest(@begins) b WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE starts_with(s.slot_name, b));
+
 -- name: Lag(slot text)
 -- The bytes of log that the subscriber has not confirmed, and whether the slot is still good.
 SELECT coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn), 0)::int8, coalesce(s.wal_status, '') <> 'lost'

@@ -38,6 +38,8 @@ var (
 	CreateSlot           = set.Get("CreateSlot")
 	HasSlot              = set.Get("HasSlot")
 	SubscriptionState    = set.Get("SubscriptionState")
+	CopiedSlots          = set.Get("CopiedSlots")
+	LostSlots            = set.Get("LostSlots")
 	Lag                  = set.Get("Lag")
 	Size                 = set.Get("Size")
 	CommandIdentity      = set.Get("CommandIdentity")
