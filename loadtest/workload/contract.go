@@ -192,7 +192,7 @@ func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Co
 			op.Known = true
 			c.history.Op(op)
 			return true
-		case errors.Is(err, errEnded):
+		case errors.Is(err, errEnded), errors.Is(err, client.ErrOtherVersion): // too late, or another caller was first
 			if perhaps {
 				c.history.Op(op)
 			}
@@ -201,11 +201,6 @@ func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Co
 			// The task has ended meanwhile, or will have ended before the change has an effect. The client
 			// repeats calls itself, so an earlier try, of which nobody knows, may have made the change.
 			c.history.Op(op)
-			return false
-		case errors.Is(err, client.ErrOtherVersion): // another caller was first
-			if perhaps {
-				c.history.Op(op)
-			}
 			return false
 		case answerOf(err) == check.Refused:
 			c.fault(op.ID, "change %d of task %d: %w", op.Change, op.ID, err)

@@ -66,7 +66,7 @@ func (m *Mover) createSlot(ctx context.Context) error {
 	return err
 }
 
-// subscribe begins the copy. What a subscription before has left is worth nothing.
+// subscribe begins the copy, in empty tables. What migrations or a subscription before have left there is worth nothing.
 func (m *Mover) subscribe(ctx context.Context) error {
 	if err := m.new.command(ctx, sql.CommandTruncate); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (m *Mover) mustBeFree(ctx context.Context, schema string) error {
 	return nil
 }
 
-// fitTables makes the tables of a new schema those of the old place, without rows.
+// fitTables makes the tables of a new schema those of the old place.
 func (m *Mover) fitTables(ctx context.Context, s *session, schema string) error {
 	var days []int32
 	var day int32
@@ -136,9 +136,6 @@ func (m *Mover) fitTables(ctx context.Context, s *session, schema string) error 
 		if err := s.exec(ctx, sql.MakeDay, day); err != nil {
 			return err
 		}
-	}
-	if err := s.command(ctx, sql.CommandTruncate); err != nil {
-		return err
 	}
 	old, err := m.tables(ctx, m.old)
 	if err != nil {

@@ -368,11 +368,7 @@ func TestACopyThatIsStuckBeginsAgain(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		conn, err := pgx.Connect(ctx, r.dsns[1])
-		if err != nil {
-			return err
-		}
-		defer conn.Close(ctx) //nolint:errcheck // the connection is not used again
+		conn := r.connect(1)
 		for stuck := int64(0); stuck == 0; time.Sleep(10 * time.Millisecond) {
 			tag, err := conn.Exec(ctx, `UPDATE pg_subscription_rel SET srsubstate = 'f' WHERE srrelid = (SELECT min(srrelid) FROM pg_subscription_rel WHERE srsubstate = 'r')`)
 			if err != nil {

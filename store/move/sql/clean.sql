@@ -13,7 +13,7 @@ s.database = current_database() AND (s.slot_name = @name OR starts_with(s.slot_n
 -- name: SyncSlots(name text)
 -- How the names of the slots begin that a subscription has at the other server while it copies.
 SELECT 'pg_' || s.oid || '_sync_' FROM pg_subscription s
- WHERE s.subname = @name AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
+ WHERE {{subscription_of_move}};
 
 -- name: EndSlots(name text, sync text)
 -- Ends who uses the slots of a move.

@@ -3,6 +3,9 @@
 -- fragment: replicated
 c.relnamespace = current_schema()::regnamespace AND c.relname NOT IN ('schema_version', 'database_place')
 
+-- fragment: subscription_of_move
+s.subname = @name AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+
 -- name: TryLock()
 -- One session at a time moves a database.
 SELECT pg_try_advisory_lock(hashtextextended('perceptor move ' || current_schema(), 0));
@@ -40,7 +43,7 @@ SELECT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = @name);
 
 -- name: HasSubscription(name text)
 SELECT EXISTS (SELECT FROM pg_subscription s
-                WHERE s.subname = @name AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()));
+                WHERE {{subscription_of_move}});
 
 -- name: HasSlot(name text)
 SELECT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = @name);
@@ -55,14 +58,14 @@ SELECT s.subenabled, count(r.srrelid)::int4, count(r.srrelid) FILTER (WHERE r.sr
        coalesce(sum(pg_total_relation_size(r.srrelid)), 0)::int8,
        coalesce((SELECT t.apply_error_count + t.sync_error_count FROM pg_stat_subscription_stats t WHERE t.subid = s.oid), 0)::int8
   FROM pg_subscription s LEFT JOIN pg_subscription_rel r ON r.srsubid = s.oid
- WHERE s.subname = @name AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+ WHERE {{subscription_of_move}}
  GROUP BY s.oid, s.subenabled;
 
 -- name: CopiedSlots(name text)
 -- How the names of the slots begin with which tables that are copied catch up.
 SELECT coalesce(array_agg('pg_' || s.oid || '_sync_' || r.srrelid || '_'), '{}')
   FROM pg_subscription s JOIN pg_subscription_rel r ON r.srsubid = s.oid
- WHERE s.subname = @name AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND r.srsubstate = 'f';
+ WHERE {{subscription_of_move}} AND r.srsubstate = 'f';
 
 -- name: LostSlots(begins text[])
 SELECT count(*) FROM unnest(@begins) b WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE starts_with(s.slot_name, b));
