@@ -16,6 +16,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/dev"
 	"github.com/perceptor/perceptor/internal/pages"
+	"github.com/perceptor/perceptor/store/storetest"
 )
 
 // root is the root of the repository, in which readers type the commands.
@@ -61,10 +62,14 @@ func startReader(t *testing.T) *reader {
 		t.Fatalf("build perceptorctl: %v\n%s", err, out)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	initial, err := storetest.Initial(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ready, done := make(chan dev.Info, 1), make(chan error, 1)
 	go func() {
 		done <- dev.Run(ctx, dev.Options{
-			Ephemeral: true, Version: "test", Out: io.Discard, Log: slog.New(slog.DiscardHandler),
+			Ephemeral: true, InitialPostgres: initial, Version: "test", Out: io.Discard, Log: slog.New(slog.DiscardHandler),
 			Ready: func(i dev.Info) { ready <- i },
 		})
 	}()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/dev"
+	"github.com/perceptor/perceptor/store/storetest"
 )
 
 // mainVariable makes the test binary be perceptorctl.
@@ -86,7 +87,11 @@ func installation(t *testing.T, configure ...func(*dev.Options)) dev.Info {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan dev.Info, 1), make(chan error, 1)
-	o := dev.Options{Ephemeral: true, Out: io.Discard, Log: slog.New(slog.DiscardHandler), Ready: func(i dev.Info) { ready <- i }}
+	initial, err := storetest.Initial(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := dev.Options{Ephemeral: true, InitialPostgres: initial, Out: io.Discard, Log: slog.New(slog.DiscardHandler), Ready: func(i dev.Info) { ready <- i }}
 	for _, f := range configure {
 		f(&o)
 	}

@@ -26,8 +26,7 @@ func TestTheLinesOfTheBannerAreAnswered(t *testing.T) {
 	}
 	t.Parallel()
 	out := &output{}
-	o := options(t, out)
-	o.Ephemeral = true
+	o := ephemeral(t, out)
 	running(t, o)
 	lines := pasted.FindAllStringSubmatch(out.String(), -1)
 	if len(lines) != 3 {

@@ -42,6 +42,9 @@ type Options struct {
 	Traces string
 	// Version is the version that the banner shows.
 	Version string
+	// InitialPostgres, if set, is the data directory of a stopped PostgreSQL server, of which new data has a
+	// copy. Tests that start many installations make the tables once that way.
+	InitialPostgres string
 	// Ready, if set, is called when the installation serves. It must not block.
 	Ready func(Info)
 }

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/store/storetest"
 )
 
 func TestMain(m *testing.M) {
@@ -50,6 +51,18 @@ func (o *output) String() string {
 
 func options(t *testing.T, out *output) Options {
 	return Options{Out: out, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})), Version: "test"}
+}
+
+// ephemeral are options of an installation that begins with tables and leaves nothing.
+func ephemeral(t *testing.T, out *output) Options {
+	t.Helper()
+	o := options(t, out)
+	o.Ephemeral = true
+	var err error
+	if o.InitialPostgres, err = storetest.Initial(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return o
 }
 
 // running starts an installation. It returns its addresses and a function that stops

@@ -52,8 +52,7 @@ func TestMissingListenersAndHandlersAreToldWithinTenSeconds(t *testing.T) {
 		t.Skip("starts a whole installation; make test runs it")
 	}
 	t.Parallel()
-	o := options(t, &output{})
-	o.Ephemeral = true
+	o := ephemeral(t, &output{})
 	at, _ := running(t, o)
 	c := dial(t, at)
 	id, err := c.AddTask(t.Context(), client.Task{Kind: "fax", Type: client.OneShot})

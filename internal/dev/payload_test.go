@@ -2,6 +2,7 @@ package dev
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -27,8 +28,7 @@ func TestAPayloadGoesThroughTheWholeInstallation(t *testing.T) {
 		t.Skip("starts a whole installation; make test runs it")
 	}
 	t.Parallel()
-	o := options(t, &output{})
-	o.Ephemeral = true
+	o := ephemeral(t, &output{})
 	at, _ := running(t, o)
 	c := dial(t, at)
 	l, err := c.NewListener(client.ListenerConfig{})
@@ -124,7 +124,11 @@ func call(t *testing.T, address, token, method, path, body string) string {
 // of CloudEvents sees it: dispatchers learn of the setting within seconds.
 func awaitPayloadRecord(t *testing.T, c *client.Client, at Info) {
 	t.Helper()
-	tap, err := kgo.NewClient(kgo.SeedBrokers(at.Kafka), kgo.ConsumeTopics("perceptor.1.demo"), kgo.ConsumeResetOffset(kgo.NewOffset().AtEnd()))
+	var tenant struct{ Topic string }
+	if err := json.Unmarshal([]byte(call(t, at.HTTP, at.Admin, http.MethodGet, "/v1/admin/tenants/demo", "")), &tenant); err != nil {
+		t.Fatal(err)
+	}
+	tap, err := kgo.NewClient(kgo.SeedBrokers(at.Kafka), kgo.ConsumeTopics(tenant.Topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtEnd()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,8 +71,7 @@ func TestWhatHandlersSayIsWhatHappens(t *testing.T) {
 		t.Skip("starts a whole installation; make test runs it")
 	}
 	t.Parallel()
-	o := options(t, &output{})
-	o.Ephemeral = true
+	o := ephemeral(t, &output{})
 	receiver := newOTLPReceiver(t)
 	o.Traces = receiver.url
 	at, _ := running(t, o)

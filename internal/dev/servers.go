@@ -54,7 +54,7 @@ func startServers(ctx context.Context, dir *dataDir, o *Options, kafka net.Liste
 	starting.Go(func() (err error) {
 		s.postgres, err = pgserver.Start(ctx, pgserver.Options{
 			DataDir: dir.join("postgres"), Port: o.Ports.Postgres, Settings: postgresSettings(dir.ephemeral),
-			Preferred: preferredSettings, Scratch: dir.ephemeral, Progress: progress,
+			Preferred: preferredSettings, Scratch: dir.ephemeral, Initial: o.InitialPostgres, Progress: progress,
 		})
 		if errors.Is(err, pgserver.ErrPortInUse) && o.Ports.Postgres != 0 {
 			return portInUse("postgres", o.Ports.Postgres)

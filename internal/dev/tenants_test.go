@@ -369,8 +369,7 @@ func TestNoCallReachesAnotherTenant(t *testing.T) {
 		t.Skip("starts a whole installation; make test runs it")
 	}
 	t.Parallel()
-	o := options(t, &output{})
-	o.Ephemeral = true
+	o := ephemeral(t, &output{})
 	where, _ := running(t, o)
 	conn, err := grpc.NewClient("dns:///"+where.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

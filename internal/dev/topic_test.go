@@ -41,8 +41,7 @@ func TestAMissingTopicHoldsUpNoTenantWithARate(t *testing.T) {
 		t.Skip("starts a whole installation; make test runs it")
 	}
 	t.Parallel()
-	o := options(t, &output{})
-	o.Ephemeral = true
+	o := ephemeral(t, &output{})
 	at, _ := running(t, o)
 	admin(t, at, "/v1/admin/tenants/demo:update", `{"tenant": {"dispatchRate": 1000}, "updateMask": "dispatchRate"}`)
 	topic := fmt.Sprint(admin(t, at, "/v1/admin/tenants", `{"name": "broken"}`)["topic"])

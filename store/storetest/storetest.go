@@ -53,10 +53,16 @@ func OpenDSN(tb testing.TB, dsn string, configure ...func(*store.Config)) *store
 	return c
 }
 
+// Initial returns the data directory of a stopped PostgreSQL server with all 16 migrated databases in its database
+// postgres, for servers to begin with a copy. It is "" if [testenv.Run] has not started this process.
+func Initial(ctx context.Context) (dir string, err error) {
+	return testenv.InitialData(ctx, Template())
+}
+
 // NewServer starts a PostgreSQL server for one test, with all 16 migrated databases in its database postgres.
 func NewServer(tb testing.TB, opts ...testenv.PostgresOption) *testenv.PostgresServer {
 	tb.Helper()
-	dir, err := testenv.InitialData(context.Background(), Template())
+	dir, err := Initial(context.Background())
 	if err != nil {
 		tb.Fatal(err)
 	}
