@@ -51,7 +51,7 @@ sbom: release ## list what is in each released command as CycloneDX, bin/release
 
 .PHONY: test
 test: $(TESTENV) ## run every test, race detector on, beside real servers
-	$(SERVERS) $(MAKE) --no-print-directory --keep-going test-together test-alone $(if $(filter ./...,$(PACKAGES)),test-deploy)
+	$(SERVERS) $(MAKE) --no-print-directory --keep-going test-together test-alone
 
 .PHONY: test-long
 test-long: ## run every test at full length, with soaks and storms; takes some hours
@@ -63,16 +63,23 @@ test-secure: ## run every test with TLS to PostgreSQL, and whole installations w
 
 # Four packages run at a time, for most of them wait for most of their time. The packages
 # that take longest (FIRST) start first, in this order, in which those that compute run beside those that wait.
-# The packages in ALONE measure times: dispatch runs by itself, and beside loadtest run only those in PATIENT, which
-# need a processor only, with what loadtest leaves of it. All tests are compiled before the
+# The packages in ALONE measure times: dispatch runs by itself. loadtest waits for half of its time, so the deployments
+# and the packages in PATIENT run beside it, with what it leaves of the processors: they neither start a server nor
+# look at a clock. All tests are compiled before the
 # first one runs, because compiling disturbs tests that measure time. go vet is part of check, and test runs do
 # not repeat it. All tests together are bound by the processor, so they trade memory for time (GOGC), their
 # binaries have no tables for debuggers (-w), which take the linker as long as the rest, and the programs that
 # loadtest starts have no race detector, except in test-long.
 ALONE := /(dispatch|loadtest)$$
-PATIENT := /(schedule|store/pack)$$
+PATIENT = /($(subst $(eval) ,|,$(strip schedule schedule/ranges store/pack store/place store/shards/kernel store/shards/far task record \
+	forecast sizing export monitoring transfer transfer/upload transfer/migrate dispatch/fair proto/openapi \
+	internal/chart internal/config internal/duration internal/guard internal/jsonfault internal/jsonsyntax internal/kafkalogin \
+	internal/pages internal/payload internal/share internal/spelling \
+	$(addprefix loadtest/,abuse check fairness fleet hang history idle imports midnight outbox roundtrip scenario stack storm tenants workload))))$$
 FIRST := store/shards internal/mutation examples internal/timingspec internal/dev client internal/virtualtest assign cmd/perceptorctl console store/control
 GOTEST = env GOGC=$${GOGC:-300} go test -vet=off -ldflags=-w -timeout $(TIMEOUT)
+
+DEPLOYTEST = go -C deploy test ./...
 
 .PHONY: compile-tests
 compile-tests:
@@ -90,14 +97,15 @@ test-together: compile-tests
 test-alone: compile-tests
 	failed=0; \
 	go list $(PACKAGES) | { grep -E '/dispatch$$' || true; } | xargs -r $(GOTEST) $(RACE) || failed=1; \
-	{ go list $(PACKAGES) | { grep -E '$(PATIENT)' || true; } | xargs -r nice -n 19 $(GOTEST) $(RACE) -p 1; } & \
+	{ code=0; go list $(PACKAGES) | { grep -E '$(PATIENT)' || true; } | xargs -r nice -n 19 $(GOTEST) $(RACE) -p 1 || code=1; \
+	  $(if $(filter ./...,$(PACKAGES)),nice -n 19 $(DEPLOYTEST) || code=1;) exit $$code; } & \
 	go list $(PACKAGES) | { grep -E '/loadtest$$' || true; } | xargs -r $(GOTEST) $(RACE) || failed=1; \
 	wait $$! || failed=1; \
 	exit $$failed
 
 .PHONY: test-deploy
 test-deploy: ## run the tests of the deployments, which are a module of their own
-	go -C deploy test ./...
+	$(DEPLOYTEST)
 
 .PHONY: test-short
 test-short: $(TESTENV) ## run only the quick tests
