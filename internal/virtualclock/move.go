@@ -118,10 +118,12 @@ func (m *move) settle(ctx context.Context) (ahead, error) {
 	pause := firstLook
 	databases := allDatabases
 	for {
+		began := time.Now()
 		views, err := m.c.look(ctx, databases)
 		if err != nil {
 			return ahead{}, err
 		}
+		w.look = max(w.look, time.Since(began))
 		w.see(views)
 		next := m.next(views)
 		if len(databases) == task.Databases {
@@ -218,6 +220,8 @@ type waiting struct {
 	entered, progressed time.Time
 	reminded            [task.Databases]time.Time
 	fired               int64
+	// look is the longest time that a look has taken.
+	look time.Duration
 	// background says that rows of background tenants are due. flows counts the
 	// tenants that the move waits for, once in each database.
 	background bool
@@ -247,8 +251,12 @@ func (w *waiting) see(views []clock.View) {
 }
 
 // tokenWait is the time without progress after which due rows are assumed to wait
-// for their tenant's next token. Before that, a dispatcher may still have tokens.
-const tokenWait = 100 * time.Millisecond
+// for their tenant's next token. Before that, a dispatcher may still have tokens. On a
+// busy machine, where a look takes long, a dispatcher needs longer too: tokenLooks looks.
+const (
+	tokenWait  = 100 * time.Millisecond
+	tokenLooks = 10
+)
 
 // seeWaiting evaluates the due rows of background tenants. The move waits for them
 // while the tenant has a token. Otherwise the instant of the next token becomes a
@@ -273,7 +281,7 @@ func (w *waiting) seeWaiting(views []clock.View, next *ahead) {
 				continue
 			}
 			w.background = true
-			if token := tokens[tenant]; token > v.Now && time.Since(w.progressed) >= tokenWait {
+			if token := tokens[tenant]; token > v.Now && time.Since(w.progressed) >= max(tokenWait, tokenLooks*w.look) {
 				next.due = min(next.due, token)
 				continue
 			}
