@@ -37,7 +37,8 @@ type groupTimes struct {
 	rebalance time.Duration // time that members have to rejoin
 	backoff   time.Duration // between two tries to join; kafka-go's 5 s would delay every first record
 	watch     time.Duration // interval of the search for new partitions
-	commit    time.Duration
+	commit    time.Duration // between two commits while records are many
+	rest      time.Duration // and while they are few, see commitRecords
 	maxWait   time.Duration // duration of a fetch without records
 	settle    time.Duration // at the end of a generation: wait for outstanding results
 }
@@ -49,14 +50,19 @@ func (t *groupTimes) complete() {
 	setDefault(&t.backoff, 200*time.Millisecond)
 	setDefault(&t.watch, 10*time.Second)
 	setDefault(&t.commit, 200*time.Millisecond)
+	setDefault(&t.rest, 2*time.Second)
 	setDefault(&t.maxWait, 2*time.Second)
 	setDefault(&t.settle, 500*time.Millisecond)
 }
 
 const (
-	kafkaTimeout   = 5 * time.Second
-	leaveTimeout   = 10 * time.Second
-	shortLife      = time.Second
+	kafkaTimeout = 5 * time.Second
+	leaveTimeout = 10 * time.Second
+	shortLife    = time.Second
+	// commitRecords is how many records are worth a commit before the rest has passed. A commit costs
+	// brokers as much as a record, whatever it covers, and records that were not committed are skipped
+	// when they are read again.
+	commitRecords  = 100
 	manyShortLives = 3
 )
 
@@ -263,13 +269,20 @@ func (c *consumer) refuse(t *tracker, m *kafka.Message, why string, event func(i
 func (c *consumer) commitUntil(genCtx context.Context, g *generation) {
 	tick := time.NewTicker(c.times.commit)
 	defer tick.Stop()
+	var last time.Time
 	for {
 		select {
-		case <-tick.C:
-			c.commit(g)
+		case now := <-tick.C:
+			few := int64(commitRecords)
+			if now.Sub(last) >= c.times.rest {
+				few = 1
+			}
+			if c.commit(g, few) {
+				last = now
+			}
 		case <-genCtx.Done():
 			c.endGeneration(g)
-			c.commit(g)
+			c.commit(g, 1)
 			return
 		}
 	}
@@ -303,32 +316,36 @@ func (g *engine) unsettled(gen *generation) bool {
 	return false
 }
 
-// commit commits the contiguous prefix of each partition where it has moved.
-func (c *consumer) commit(g *generation) {
-	offsets := c.l.engine.prefixes(g)
-	if len(offsets) == 0 {
-		return
+// commit commits the contiguous prefix of each partition where it has moved, if that is by few records at least in
+// all. It reports whether it was.
+func (c *consumer) commit(g *generation, few int64) bool {
+	offsets, moved := c.l.engine.prefixes(g)
+	if moved < few {
+		return false
 	}
 	if err := g.CommitOffsets(map[string]map[int]int64{c.topic: offsets}); err != nil {
 		c.report("committing offsets", err)
-		return
+		return false
 	}
 	c.l.engine.committed(g, offsets)
 	if f := c.l.cfg.Events.Committed; f != nil {
 		f(offsets)
 	}
+	return true
 }
 
-func (g *engine) prefixes(gen *generation) map[int]int64 {
+// prefixes returns the offsets to commit, and by how many offsets they have moved in all.
+func (g *engine) prefixes(gen *generation) (offsets map[int]int64, moved int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	offsets := map[int]int64{}
+	offsets = map[int]int64{}
 	for p, t := range gen.trackers {
 		if o, ok := t.prefix(); ok {
 			offsets[p] = o
+			moved += o - t.committed
 		}
 	}
-	return offsets
+	return offsets, moved
 }
 
 func (g *engine) committed(gen *generation, offsets map[int]int64) {

@@ -321,7 +321,7 @@ func (b *bench) newClient(cfg Config) *Client {
 // fast has short times of the consumer group.
 var fast = groupTimes{
 	session: 3 * time.Second, heartbeat: 50 * time.Millisecond, rebalance: 3 * time.Second, backoff: 50 * time.Millisecond,
-	commit: 20 * time.Millisecond, settle: 500 * time.Millisecond,
+	commit: 20 * time.Millisecond, rest: 20 * time.Millisecond, settle: 500 * time.Millisecond,
 }
 
 // liveListener is a running listener.
@@ -344,7 +344,7 @@ func (b *bench) listen(cfg ListenerConfig, handlers map[string]Handler) *liveLis
 // listener returns a listener without handlers.
 func (b *bench) listener(cfg ListenerConfig) *Listener {
 	b.t.Helper()
-	cfg.kafka = fast
+	setDefault(&cfg.kafka, fast)
 	cfg.Logger = slog.New(slog.NewTextHandler(b.logs, nil))
 	setDefault(&cfg.StopGrace, 5*time.Second)
 	l, err := b.client.NewListener(cfg)

@@ -80,6 +80,40 @@ func TestEveryRunIsHandledOnceReportedAndCommitted(t *testing.T) {
 	}
 }
 
+// A commit costs the brokers as much as a record, so a listener with few runs commits those of some seconds
+// together.
+func TestFewRecordsAreCommittedTogether(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 4)
+	var c counter
+	times := fast
+	times.rest = time.Hour
+	l := b.listen(ListenerConfig{kafka: times}, map[string]Handler{"count": c.handle})
+	runs := manyRuns(commitRecords+2, "count")
+	reported := 0
+	report := func(n int) {
+		t.Helper()
+		b.publish(runs[reported : reported+n]...)
+		reported += n
+		b.svc.await(t, "the results", func() bool { return b.svc.codes["report ACCEPTED"] == reported })
+	}
+	report(1)
+	time.Sleep(10 * times.commit) // the first commit is that of the beginning, with this record or without
+	first := b.lag()
+	report(20)
+	time.Sleep(10 * times.commit)
+	if lag := b.lag(); lag != first+20 {
+		t.Errorf("20 records more: %d are not committed, and %d before", lag, first)
+	}
+	report(commitRecords - 20)
+	b.awaitCommitted()
+	report(1)
+	l.stop(t)
+	if lag := b.lag(); lag != 0 {
+		t.Errorf("the listener has stopped, and %d records are not committed", lag)
+	}
+}
+
 func TestHandlerSeesTheRunAndItsWishesAreReported(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 1)

@@ -103,3 +103,73 @@ func BenchmarkRequestID(b *testing.B) {
 		requestIDFor(task.Shard(i % task.Shards))
 	}
 }
+
+func TestClientsMeetInTheShardsOfASecond(t *testing.T) {
+	second := time.Unix(1_000_000, 0)
+	var a, b placement
+	for _, p := range []*placement{&a, &b} {
+		p.told(1, second)
+		if got, want := p.acquire(10, second.Add(100*time.Millisecond)), task.PlacementShard(second.Unix(), 0); got != want {
+			t.Errorf("shard %d, want %d", got, want)
+		} else {
+			p.release(got)
+		}
+	}
+	next := second.Add(time.Second)
+	if got, want := a.acquire(10, next), task.PlacementShard(next.Unix(), 0); got != want {
+		t.Errorf("in the next second shard %d, want %d", got, want)
+	}
+	b.told(3, next)
+	met := map[task.Shard]bool{}
+	for range 100 {
+		s := b.acquire(stayTasks, next)
+		b.release(s)
+		met[s] = true
+	}
+	for i := range 3 {
+		delete(met, task.PlacementShard(next.Unix(), i))
+	}
+	if len(met) > 0 {
+		t.Errorf("told of three shards, requests also went to %v", met)
+	}
+}
+
+func TestClientsThatMeetAvoidDatabasesLikeOthers(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	var p placement
+	p.told(1, now)
+	s := p.acquire(1, now)
+	p.acquire(1, now)
+	if third := p.acquire(1, now); third.Database() == s.Database() {
+		t.Errorf("a third request in flight goes to database %d, too", s.Database())
+	}
+	p.markUnavailable(s, now)
+	for range 20 {
+		if other := p.acquire(1, now); other.Database() == s.Database() {
+			t.Fatalf("a request goes to database %d, which does not answer", s.Database())
+		}
+	}
+}
+
+func TestWhereClientsMeetIsBelievedForAMinute(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	var p placement
+	p.told(1, now)
+	p.told(0, now.Add(time.Second)) // of a server that does not know
+	shards := map[task.Shard]bool{}
+	for i := range 20 {
+		at := now.Add(believeFor + time.Duration(i)*(stayFor+1))
+		s := p.acquire(1, at)
+		p.release(s)
+		if s != task.PlacementShard(at.Unix(), 0) {
+			shards[s] = true
+		}
+	}
+	if len(shards) < 10 {
+		t.Errorf("after a minute, 20 turns go to %d other shards", len(shards))
+	}
+	p.told(task.Shards+1, now)
+	if p.among != task.Shards {
+		t.Errorf("%d shards are believed", p.among)
+	}
+}
