@@ -73,6 +73,9 @@ func byResolution(buckets map[bucket]int64) (of [3][]bucket) {
 	return of
 }
 
+// Bytes returns how much memory the counts take, but for rules.
+func (o Compact) Bytes() int { return len(o.data) }
+
 // Fine reports whether the counts are fine enough for a calendar from now on.
 func (o Compact) Fine(now task.Instant) bool {
 	return o.coarse[byHour]-int64(now) > usableFine && o.coarse[byDay]-int64(now) > usableHourly
@@ -92,18 +95,13 @@ func (c *Counts) Join(o Compact) {
 			g.left, g.rule = int32(r.number()), rules[0]
 			rules = rules[1:]
 		}
-		buckets := c.of[g]
-		if buckets == nil {
-			buckets = map[bucket]int64{}
-			c.of[g] = buckets
-		}
 		for res := range before {
 			for range r.number() {
 				distance, n := r.number(), int64(1)
 				if before[res] += distance >> 1; distance&1 != 0 {
 					n = r.number()
 				}
-				buckets[bucket{resolution(res), before[res]}] += n
+				c.count(g, bucket{resolution(res), before[res]}, n)
 			}
 		}
 	}

@@ -14,7 +14,9 @@
 // rarely wider than what is asked for: the error is at most one bucket. If the period is shorter
 // than a bucket, each task of the group has width / period instants in it, on average.
 //
-// So the cost depends on the number of groups and buckets, not on the number of tasks.
+// So the cost depends on the number of groups and buckets, not on the number of tasks. Where nearly
+// every task has a period of its own, groups are made of periods that are about the same
+// ([Counts.Merge]), and a [Sum] of many counts holds few of them at a time.
 //
 // # Day calendars
 //
@@ -108,6 +110,8 @@ type Counts struct {
 	of map[group]map[bucket]int64
 	// coarse is the earliest instant that was counted by the hour or by the day, by resolution.
 	coarse [3]int64
+	// size is the number of buckets of all groups.
+	size int
 }
 
 // New returns empty counts.
@@ -194,10 +198,20 @@ func (c *Counts) Add(t Task, n int64, now task.Instant) {
 	if b.res != byMinute {
 		c.coarse[b.res] = min(c.coarse[b.res], int64(t.Next))
 	}
-	if c.of[g] == nil {
-		c.of[g] = map[bucket]int64{}
+	c.count(g, b, n)
+}
+
+// count adds n tasks of a group whose next instants are in a bucket.
+func (c *Counts) count(g group, b bucket, n int64) {
+	buckets := c.of[g]
+	if buckets == nil {
+		buckets = map[bucket]int64{}
+		c.of[g] = buckets
 	}
-	c.of[g][b] += n
+	if buckets[b] == 0 {
+		c.size++
+	}
+	buckets[b] += n
 }
 
 func bucketOf(at, now task.Instant) bucket {

@@ -23,14 +23,23 @@ const (
 	// forecastRows is the most tasks with an expression or with day calendars in the near tier of one
 	// database that are counted.
 	forecastRows = 100_000
+	// forecastBytes bounds the memory of the counts of one database. Packs that are counted beyond it
+	// are remembered with their next instants only.
+	forecastBytes = 32 << 20
+	// A sum that takes longer than longSum is followed by a rest, so that the sums of a database take at most the
+	// forecastPart-th part of a core's time: if a sum takes a second, there is one every three minutes or so.
+	longSum      = 300 * time.Millisecond
+	forecastPart = 200
 	// maxPeriods bounds the calendars whose mean distance is remembered.
 	maxPeriods = 10_000
 )
 
 // A forecaster counts what falls due when in one database. Packs never change, so it decodes each
-// once and remembers its counts, in about two bytes for each task; a pack is decoded again when some
+// once and remembers its counts, in about two bytes for each task or less; a pack is decoded again when some
 // of its copies have become void, or when its tasks come near and are to be counted by finer spans.
 type forecaster struct {
+	rest     time.Time // no sum before
+	bytes    int       // of the counts of packs
 	mu       sync.Mutex
 	machines *transition.Machines
 	packs    map[int64]packCounts
@@ -52,6 +61,9 @@ func (s *Store) CountForecast(ctx context.Context, d int) (n int, more bool, err
 	if f.packs == nil {
 		f.machines, f.packs, f.periods = s.machines, map[int64]packCounts{}, map[task.Cron]time.Duration{}
 	}
+	if time.Now().Before(f.rest) {
+		return 0, false, nil
+	}
 	var now task.Instant
 	counts := forecast.New()
 	err = s.db.InSnapshot(ctx, d, func(tx pgx.Tx) (err error) {
@@ -64,15 +76,26 @@ func (s *Store) CountForecast(ctx context.Context, d int) (n int, more bool, err
 		return f.countNear(ctx, tx, counts, now)
 	})
 	if err == nil && !more {
-		for _, p := range f.packs {
-			counts.Join(p.counts)
-		}
-		err = s.storeForecast(ctx, d, counts.Calendars(now, f.resolve), now)
+		err = s.storeForecast(ctx, d, f.sum(counts, now), now)
 	}
 	if err != nil {
 		return n, false, fmt.Errorf("count what falls due: %w", err)
 	}
 	return n, more, nil
+}
+
+// sum returns the calendars of all packs and of the near tier.
+func (f *forecaster) sum(near *forecast.Counts, now task.Instant) map[int32]*forecast.Calendar {
+	began := time.Now()
+	sum := forecast.NewSum(now, f.resolve)
+	for _, p := range f.packs {
+		sum.Join(p.counts)
+	}
+	calendars := sum.Calendars(near)
+	if took := time.Since(began); took > longSum {
+		f.rest = time.Now().Add((forecastPart - 1) * took)
+	}
+	return calendars
 }
 
 // countPacks forgets the packs that are gone and counts some of those that are new.
@@ -88,7 +111,7 @@ func (f *forecaster) countPacks(ctx context.Context, tx pgx.Tx, now task.Instant
 	}
 	for name := range f.packs {
 		if _, exists := voids[name]; !exists {
-			delete(f.packs, name)
+			f.forget(name)
 		}
 	}
 	var due []int64
@@ -109,9 +132,24 @@ func (f *forecaster) countPacks(ctx context.Context, tx pgx.Tx, now task.Instant
 		return 0, false, err
 	}
 	for i := range packs {
-		f.packs[int64(packs[i].Pack)] = packCounts{int64(len(packs[i].Void)), f.countPack(&packs[i], now).Compact()}
+		f.remember(int64(packs[i].Pack), int64(len(packs[i].Void)), f.countPack(&packs[i], now))
 	}
 	return len(packs), more, nil
+}
+
+func (f *forecaster) remember(name, void int64, counts *forecast.Counts) {
+	f.forget(name)
+	if counts.Merge(); f.bytes > forecastBytes {
+		counts.DropPeriods()
+	}
+	p := packCounts{void, counts.Compact()}
+	f.packs[name] = p
+	f.bytes += p.counts.Bytes()
+}
+
+func (f *forecaster) forget(name int64) {
+	f.bytes -= f.packs[name].counts.Bytes()
+	delete(f.packs, name)
 }
 
 // countPack counts the tasks of a pack. One that cannot be read counts as empty: compaction finds
