@@ -23,10 +23,7 @@ import (
 // the same rows in 100 shards. A client therefore sends its requests to one shard
 // for a second, then to another one. A request whose database is already busy
 // goes to another database, so a fast client uses as many databases as it needs.
-// Shards are drawn at random, so different clients use different shards, until an
-// answer says over how many shards the adds of all clients should be spread: then
-// they meet in that many shards of each second ([task.PlacementShard]), and a thousand
-// clients that add little each make as large groups as one that adds much.
+// Shards are drawn at random, so different clients use different shards.
 //
 // The shard of a request follows from its request_id ([task.ShardOf]). The client
 // draws ids until one maps to the chosen shard. A retry keeps its id, because the first
@@ -34,7 +31,6 @@ import (
 // database hangs and nothing was stored moves: it gets a new id, of another database.
 const (
 	stayFor        = time.Second
-	believeFor     = time.Minute      // how long an answer is believed that says where clients meet
 	stayTasks      = 4000             // after this many tasks the client moves to another shard
 	maxPerDatabase = 2                // requests in flight to one database; more go elsewhere
 	avoidFor       = 5 * time.Second  // how long an unavailable database is avoided
@@ -50,8 +46,6 @@ type placement struct {
 	shard      task.Shard
 	until      time.Time
 	left       int
-	among      int                       // shards of each second among which clients choose; 0: not known
-	believed   time.Time                 // until when
 	inFlight   [task.Databases]int       // requests in flight
 	avoidUntil [task.Databases]time.Time // zero: not avoided
 }
@@ -66,7 +60,7 @@ func (p *placement) acquire(n int, now time.Time) task.Shard {
 	switch {
 	case p.left <= 0 || now.After(p.until) || now.Before(p.avoidUntil[d]):
 		s = p.choose(now)
-		p.shard, p.until, p.left = s, p.stayUntil(now), stayTasks
+		p.shard, p.until, p.left = s, now.Add(stayFor), stayTasks
 	case p.inFlight[d] >= maxPerDatabase:
 		s = p.choose(now)
 	}
@@ -75,37 +69,9 @@ func (p *placement) acquire(n int, now time.Time) task.Shard {
 	return s
 }
 
-// told records what an answer says: over how many shards of a second adds should be
-// spread.
-func (p *placement) told(shards int32, now time.Time) {
-	if shards <= 0 {
-		return // of a server that does not say
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.among, p.believed = int(min(shards, task.Shards)), now.Add(believeFor)
-}
-
-// stayUntil returns until when requests may go to a shard that is chosen now.
-func (p *placement) stayUntil(now time.Time) time.Time {
-	if p.meets(now) {
-		return now.Truncate(time.Second).Add(time.Second - 1)
-	}
-	return now.Add(stayFor)
-}
-
-func (p *placement) meets(now time.Time) bool { return p.among > 0 && now.Before(p.believed) }
-
-// choose returns a shard: one at which clients meet in this second, or else a random
-// one, preferring databases that are not avoided and have few requests in flight. The
-// caller holds p.mu.
+// choose returns a random shard, preferring databases that are not avoided and
+// have few requests in flight. The caller holds p.mu.
 func (p *placement) choose(now time.Time) task.Shard {
-	if p.meets(now) {
-		s := task.PlacementShard(now.Unix(), mathrand.IntN(p.among))
-		if d := s.Database(); !now.Before(p.avoidUntil[d]) && p.inFlight[d] < maxPerDatabase {
-			return s
-		}
-	}
 	best := task.Shard(mathrand.IntN(task.Shards))
 	for range candidates {
 		s := task.Shard(mathrand.IntN(task.Shards))

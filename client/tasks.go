@@ -189,7 +189,6 @@ func (c *Client) addBatch(ctx context.Context, op string, batch []*perceptorv1.T
 	a, err := call(ctx, c, op, add, &perceptorv1.AddTasksRequest{Tasks: batch, RequestId: id, Upsert: upsert})
 	if err == nil {
 		c.pauses.told(a.GetPause(), len(batch))
-		c.placement.told(a.GetPlacementShards(), time.Now())
 	}
 	if err == nil && len(a.GetResults()) != len(batch) {
 		err = &Error{Op: op, Kind: ErrInternal, Message: fmt.Sprintf("%d results for %d tasks", len(a.GetResults()), len(batch))}

@@ -32,11 +32,9 @@ type taskService struct {
 	settings *settings
 	// backpressure may be nil: adds do not yield to claims.
 	backpressure *backpressure
-	// placement may be nil: callers are not told over how many shards to spread adds.
-	placement *placement
-	limits    task.Limits
-	events    *Events
-	traces    traces
+	limits       task.Limits
+	events       *Events
+	traces       traces
 	// audience returns what is known of the listeners of a tenant; nil: nothing is.
 	audience func(ctx context.Context, tenant int32) *task.Audience
 	// maxScan is the maximum number of tasks that a filtered listing may read.
@@ -73,7 +71,7 @@ func (s *taskService) AddTask(ctx context.Context, r *perceptorv1.AddTaskRequest
 		return nil, invalid(under("task", faults))
 	}
 	s.traces.added(ctx, began, []*perceptorv1.Task{r.Task}, b)
-	a := &perceptorv1.AddTaskResponse{Id: int64(b.ids[0]), Replayed: replayed, Pause: b.pauseReply(), PlacementShards: int32(b.shards)}
+	a := &perceptorv1.AddTaskResponse{Id: int64(b.ids[0]), Replayed: replayed, Pause: b.pauseReply()}
 	if len(b.keyed) > 0 {
 		a.Updated = b.keyed[0].result.Updated
 	}
@@ -93,10 +91,9 @@ func (s *taskService) AddTasks(ctx context.Context, r *perceptorv1.AddTasksReque
 	}
 	s.traces.added(ctx, began, r.Tasks, b)
 	reply := &perceptorv1.AddTasksResponse{
-		Results:         make([]*perceptorv1.AddTasksResponse_Result, len(r.Tasks)),
-		Replayed:        replayed,
-		Pause:           b.pauseReply(),
-		PlacementShards: int32(b.shards),
+		Results:  make([]*perceptorv1.AddTasksResponse_Result, len(r.Tasks)),
+		Replayed: replayed,
+		Pause:    b.pauseReply(),
 	}
 	for i := range r.Tasks {
 		reply.Results[i] = b.result(i)
@@ -151,8 +148,6 @@ type batch struct {
 	added int // tasks that were stored, or may have been
 	// pause is how long the caller should wait before it adds more.
 	pause time.Duration
-	// shards is over how many shards of this second callers should spread their adds.
-	shards int
 }
 
 // read converts the tasks of a request to a batch of specs and faults.
@@ -203,7 +198,6 @@ func bodyOf(t *perceptorv1.Task) []byte {
 func (s *taskService) add(ctx context.Context, b *batch, requestID string) (replayed bool, err error) {
 	tenant := tenantOf(ctx)
 	s.yield(ctx, tenant, b)
-	b.shards = s.placement.add(time.Now(), len(b.specs))
 	defer func() { b.place.end(b.added) }()
 	if len(b.keyed) > 0 && b.keyed[0].request.Upsert {
 		refund, err := s.quotas.reserveUpserts(ctx, tenant, len(b.keyed))

@@ -16,14 +16,3 @@ func ShardOf[T string | []byte](requestID T) Shard {
 	x ^= x >> 32 // the low bits of FNV alone depend on few bits of the input
 	return Shard(x % Shards)
 }
-
-// PlacementShard returns the i-th shard, from 0, at which the adds of a second meet, which is counted since 1970: it
-// needs no message for callers of one second to choose the same shards. Over the seconds it visits all shards alike.
-func PlacementShard(second int64, i int) Shard {
-	// The finalizer of splitmix64, of a number for each second and i.
-	x := uint64(second)*Shards + uint64(i)
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	x ^= x >> 31
-	return Shard(x % Shards)
-}

@@ -36,23 +36,3 @@ func TestCountedRequestIDsSpreadEvenlyOverShards(t *testing.T) {
 		}
 	}
 }
-
-func TestSecondsMeetInAllShardsAlike(t *testing.T) {
-	const seconds = 100 * Shards
-	var met [Shards]int
-	for s := range int64(seconds) {
-		met[PlacementShard(1_700_000_000+s, 0)]++
-	}
-	for shard, n := range met {
-		if n < 50 || n > 150 { // 100 ± 10 by chance
-			t.Errorf("shard %d is that of %d of %d seconds", shard, n, seconds)
-		}
-	}
-	of := map[Shard]bool{}
-	for i := range 10 {
-		of[PlacementShard(1_700_000_000, i)] = true
-	}
-	if len(of) < 9 {
-		t.Errorf("ten shards of a second are %d", len(of))
-	}
-}

@@ -456,14 +456,9 @@ type AddTaskResponse struct {
 	// Set while due tasks fire late because there is more to do than the
 	// installation can. Wait this long before the next add. Adds that do not wait
 	// are delayed by the service for up to half a second, fairly between tenants.
-	Pause *durationpb.Duration `protobuf:"bytes,4,opt,name=pause,proto3" json:"pause,omitempty"`
-	// Over how many shards of the current second callers should spread their adds,
-	// so that tasks of callers that add little each are stored, claimed and
-	// reported together. A caller that is free to choose its request_id may choose
-	// one for such a shard, as the Go client does. 0: not known.
-	PlacementShards int32 `protobuf:"varint,5,opt,name=placement_shards,json=placementShards,proto3" json:"placement_shards,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	Pause         *durationpb.Duration `protobuf:"bytes,4,opt,name=pause,proto3" json:"pause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AddTaskResponse) Reset() {
@@ -522,13 +517,6 @@ func (x *AddTaskResponse) GetPause() *durationpb.Duration {
 		return x.Pause
 	}
 	return nil
-}
-
-func (x *AddTaskResponse) GetPlacementShards() int32 {
-	if x != nil {
-		return x.PlacementShards
-	}
-	return 0
 }
 
 // Request of AddTasks.
@@ -609,14 +597,9 @@ type AddTasksResponse struct {
 	// Set while due tasks fire late because there is more to do than the
 	// installation can. Wait this long before the next add. Adds that do not wait
 	// are delayed by the service for up to half a second, fairly between tenants.
-	Pause *durationpb.Duration `protobuf:"bytes,3,opt,name=pause,proto3" json:"pause,omitempty"`
-	// Over how many shards of the current second callers should spread their adds,
-	// so that tasks of callers that add little each are stored, claimed and
-	// reported together. A caller that is free to choose its request_id may choose
-	// one for such a shard, as the Go client does. 0: not known.
-	PlacementShards int32 `protobuf:"varint,4,opt,name=placement_shards,json=placementShards,proto3" json:"placement_shards,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	Pause         *durationpb.Duration `protobuf:"bytes,3,opt,name=pause,proto3" json:"pause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AddTasksResponse) Reset() {
@@ -668,13 +651,6 @@ func (x *AddTasksResponse) GetPause() *durationpb.Duration {
 		return x.Pause
 	}
 	return nil
-}
-
-func (x *AddTasksResponse) GetPlacementShards() int32 {
-	if x != nil {
-		return x.PlacementShards
-	}
-	return 0
 }
 
 // Request of GetTask.
@@ -2534,23 +2510,21 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x04task\x12\"\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tB\x03\xe0A\x01R\trequestId\x12\x1b\n" +
-	"\x06upsert\x18\x03 \x01(\bB\x03\xe0A\x01R\x06upsert\"\xb3\x01\n" +
+	"\x06upsert\x18\x03 \x01(\bB\x03\xe0A\x01R\x06upsert\"\x88\x01\n" +
 	"\x0fAddTaskResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x1a\n" +
 	"\breplayed\x18\x02 \x01(\bR\breplayed\x12\x18\n" +
 	"\aupdated\x18\x03 \x01(\bR\aupdated\x12/\n" +
-	"\x05pause\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05pause\x12)\n" +
-	"\x10placement_shards\x18\x05 \x01(\x05R\x0fplacementShards\"\x81\x01\n" +
+	"\x05pause\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05pause\"\x81\x01\n" +
 	"\x0fAddTasksRequest\x12-\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x05tasks\x12\"\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tB\x03\xe0A\x01R\trequestId\x12\x1b\n" +
-	"\x06upsert\x18\x03 \x01(\bB\x03\xe0A\x01R\x06upsert\"\x9e\x02\n" +
+	"\x06upsert\x18\x03 \x01(\bB\x03\xe0A\x01R\x06upsert\"\xf3\x01\n" +
 	"\x10AddTasksResponse\x12?\n" +
 	"\aresults\x18\x01 \x03(\v2%.perceptor.v1.AddTasksResponse.ResultR\aresults\x12\x1a\n" +
 	"\breplayed\x18\x02 \x01(\bR\breplayed\x12/\n" +
-	"\x05pause\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05pause\x12)\n" +
-	"\x10placement_shards\x18\x04 \x01(\x05R\x0fplacementShards\x1aQ\n" +
+	"\x05pause\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05pause\x1aQ\n" +
 	"\x06Result\x12\x10\n" +
 	"\x02id\x18\x01 \x01(\x03H\x00R\x02id\x12*\n" +
 	"\x05error\x18\x02 \x01(\v2\x12.google.rpc.StatusH\x00R\x05errorB\t\n" +
