@@ -71,7 +71,9 @@ test-secure: ## run every test with TLS to PostgreSQL, and whole installations w
 # binaries have no tables for debuggers (-w), which take the linker as long as the rest, and the programs that
 # loadtest starts have no race detector, except in test-long.
 ALONE := /(dispatch|loadtest)$$
-PATIENT = /($(subst $(eval) ,|,$(strip schedule schedule/ranges store/pack store/place store/shards/kernel store/shards/far task record \
+NOTHING :=
+SPACE := $(NOTHING) $(NOTHING)
+PATIENT = /($(subst $(SPACE),|,$(strip schedule schedule/ranges store/pack store/place store/shards/kernel store/shards/far task record \
 	forecast sizing export monitoring transfer transfer/upload transfer/migrate dispatch/fair proto/openapi \
 	internal/chart internal/config internal/duration internal/guard internal/jsonfault internal/jsonsyntax internal/kafkalogin \
 	internal/pages internal/payload internal/share internal/spelling \

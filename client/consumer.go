@@ -273,11 +273,11 @@ func (c *consumer) commitUntil(genCtx context.Context, g *generation) {
 	for {
 		select {
 		case now := <-tick.C:
-			few := int64(commitRecords)
+			least := int64(commitRecords)
 			if now.Sub(last) >= c.times.rest {
-				few = 1
+				least = 1
 			}
-			if c.commit(g, few) {
+			if c.commit(g, least) {
 				last = now
 			}
 		case <-genCtx.Done():
@@ -316,11 +316,11 @@ func (g *engine) unsettled(gen *generation) bool {
 	return false
 }
 
-// commit commits the contiguous prefix of each partition where it has moved, if that is by few records at least in
-// all. It reports whether it was.
-func (c *consumer) commit(g *generation, few int64) bool {
+// commit commits the contiguous prefix of each partition where it has moved, if that is by at least so many
+// records in all. It reports whether it has committed.
+func (c *consumer) commit(g *generation, least int64) bool {
 	offsets, moved := c.l.engine.prefixes(g)
-	if moved < few {
+	if moved < least {
 		return false
 	}
 	if err := g.CommitOffsets(map[string]map[int]int64{c.topic: offsets}); err != nil {

@@ -62,10 +62,7 @@ func startReader(t *testing.T) *reader {
 		t.Fatalf("build perceptorctl: %v\n%s", err, out)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	initial, err := storetest.Initial(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	initial := storetest.Initial(t)
 	ready, done := make(chan dev.Info, 1), make(chan error, 1)
 	go func() {
 		done <- dev.Run(ctx, dev.Options{

@@ -31,31 +31,7 @@ type level struct {
 // Calendars returns the calendar of each tenant from now on. That of tenant 0 is of all. resolve
 // says what the rules of tasks with day calendars mean.
 func (c *Counts) Calendars(now task.Instant, resolve Resolve) map[int32]*Calendar {
-	all := map[int32]*Calendar{}
-	of := func(tenant int32) *Calendar {
-		if all[tenant] == nil {
-			all[tenant] = newCalendar(now)
-		}
-		return all[tenant]
-	}
-	total := of(0)
-	ruled := map[int32][]group{}
-	for g, buckets := range c.of {
-		if g.rule != noRule {
-			ruled[g.tenant] = append(ruled[g.tenant], g)
-			continue
-		}
-		of(g.tenant).addAll(g, buckets)
-	}
-	for tenant, groups := range ruled {
-		(&counting{of(tenant), resolve, maxWork / len(ruled)}).groups(groups, c.of)
-	}
-	for tenant, one := range all {
-		if tenant != 0 {
-			total.Join(one)
-		}
-	}
-	return all
+	return NewSum(c, now, resolve).Calendars()
 }
 
 func newCalendar(now task.Instant) *Calendar {

@@ -54,15 +54,16 @@ func rounded(x int64, n int) int64 {
 
 // Sum makes the calendars of many counts, in memory that does not depend on how many they are.
 type Sum struct {
-	counts  *Counts
+	counts  *Counts // what is not in the calendars yet
 	now     task.Instant
 	resolve Resolve
 	all     map[int32]*Calendar
 }
 
-// NewSum returns the sum of nothing, for calendars from now on. resolve is that of [Counts.Calendars].
-func NewSum(now task.Instant, resolve Resolve) *Sum {
-	return &Sum{New(), now, resolve, map[int32]*Calendar{}}
+// NewSum returns a sum that begins with counts, which it changes when others are added. now and resolve are those of
+// [Counts.Calendars].
+func NewSum(counts *Counts, now task.Instant, resolve Resolve) *Sum {
+	return &Sum{counts, now, resolve, map[int32]*Calendar{}}
 }
 
 // Join adds counts.
@@ -94,18 +95,24 @@ func (s *Sum) of(tenant int32) *Calendar {
 	return s.all[tenant]
 }
 
-// Calendars returns the calendars of all that was added, with the counts c, as [Counts.Calendars] does.
-func (s *Sum) Calendars(c *Counts) map[int32]*Calendar {
-	s.counts.Join(c.Compact())
-	for tenant, one := range s.counts.Calendars(s.now, s.resolve) {
+// Calendars returns the calendars of all that was added. The sum is of no use afterwards.
+func (s *Sum) Calendars() map[int32]*Calendar {
+	ruled := map[int32][]group{}
+	for g, buckets := range s.counts.of {
+		if g.rule != noRule {
+			ruled[g.tenant] = append(ruled[g.tenant], g)
+			continue
+		}
+		s.of(g.tenant).addAll(g, buckets)
+	}
+	for tenant, groups := range ruled {
+		(&counting{s.of(tenant), s.resolve, maxWork / len(ruled)}).groups(groups, s.counts.of)
+	}
+	total := s.of(0)
+	for tenant, one := range s.all {
 		if tenant != 0 {
-			s.of(tenant).Join(one)
+			total.Join(one)
 		}
 	}
-	total := newCalendar(s.now)
-	for _, one := range s.all {
-		total.Join(one)
-	}
-	s.all[0] = total
 	return s.all
 }

@@ -13,7 +13,6 @@ func TestAnInstallationWithAVirtualClockFollowsTheCommands(t *testing.T) {
 		t.Skip("starts a whole installation; make test runs it")
 	}
 	at := installation(t, func(o *dev.Options) {
-		o.InitialPostgres = "" // whose tables are of the real clock
 		o.VirtualClock, o.ClockStart = dev.FrozenClock, time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 	})
 	runScripts(t, at, "testdata/clock/*.txt")

@@ -182,7 +182,7 @@ func TestImports(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole installation; make test runs it")
 	}
-	s := &shell{at: installation(t), dir: t.TempDir()}
+	s := &shell{at: installation(t, withTables(t)), dir: t.TempDir()}
 	s.file(t, "token", []byte(s.at.Token))
 	for name, test := range map[string]func(*testing.T, *shell){
 		"every format":                         testFormats,

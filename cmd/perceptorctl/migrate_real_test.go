@@ -112,7 +112,7 @@ func TestSchedulesOfOthersFireWhenTheyWould(t *testing.T) {
 	}
 	java := installed(t, "java", "mvn", "--batch-mode", "--quiet", "package")
 	river := installed(t, "river", "go", "build", "-o", "program", ".")
-	at := installation(t)
+	at := installation(t, withTables(t))
 	dsn := database(t, at.Postgres, "others")
 	jdbc := url.URL{Scheme: "jdbc:postgresql", Host: dsn.Host, Path: dsn.Path}
 	password, _ := dsn.User.Password()

@@ -57,11 +57,7 @@ func options(t *testing.T, out *output) Options {
 func ephemeral(t *testing.T, out *output) Options {
 	t.Helper()
 	o := options(t, out)
-	o.Ephemeral = true
-	var err error
-	if o.InitialPostgres, err = storetest.Initial(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	o.Ephemeral, o.InitialPostgres = true, storetest.Initial(t)
 	return o
 }
 

@@ -333,7 +333,7 @@ func (r *realStack) tables(ctx context.Context) (testenv.PostgresOption, error) 
 	if r.o.Migrate != nil || r.o.PostgresServers > 1 {
 		return testenv.StartsWith(""), nil
 	}
-	dir, err := storetest.Initial(ctx)
+	dir, err := testenv.InitialData(ctx, storetest.Template())
 	return testenv.StartsWith(dir), err
 }
 

@@ -38,11 +38,11 @@ const (
 // once and remembers its counts, in about two bytes for each task or less; a pack is decoded again when some
 // of its copies have become void, or when its tasks come near and are to be counted by finer spans.
 type forecaster struct {
-	rest     time.Time // no sum before
-	bytes    int       // of the counts of packs
 	mu       sync.Mutex
 	machines *transition.Machines
 	packs    map[int64]packCounts
+	bytes    int       // of their counts
+	rest     time.Time // nothing is counted before
 	periods  map[task.Cron]time.Duration
 }
 
@@ -87,11 +87,11 @@ func (s *Store) CountForecast(ctx context.Context, d int) (n int, more bool, err
 // sum returns the calendars of all packs and of the near tier.
 func (f *forecaster) sum(near *forecast.Counts, now task.Instant) map[int32]*forecast.Calendar {
 	began := time.Now()
-	sum := forecast.NewSum(now, f.resolve)
+	sum := forecast.NewSum(near, now, f.resolve)
 	for _, p := range f.packs {
 		sum.Join(p.counts)
 	}
-	calendars := sum.Calendars(near)
+	calendars := sum.Calendars()
 	if took := time.Since(began); took > longSum {
 		f.rest = time.Now().Add((forecastPart - 1) * took)
 	}

@@ -55,18 +55,19 @@ func OpenDSN(tb testing.TB, dsn string, configure ...func(*store.Config)) *store
 
 // Initial returns the data directory of a stopped PostgreSQL server with all 16 migrated databases in its database
 // postgres, for servers to begin with a copy. It is "" if [testenv.Run] has not started this process.
-func Initial(ctx context.Context) (dir string, err error) {
-	return testenv.InitialData(ctx, Template())
+func Initial(tb testing.TB) string {
+	tb.Helper()
+	dir, err := testenv.InitialData(context.Background(), Template())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return dir
 }
 
 // NewServer starts a PostgreSQL server for one test, with all 16 migrated databases in its database postgres.
 func NewServer(tb testing.TB, opts ...testenv.PostgresOption) *testenv.PostgresServer {
 	tb.Helper()
-	dir, err := Initial(context.Background())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	server := testenv.NewPostgres(tb, append([]testenv.PostgresOption{testenv.StartsWith(dir)}, opts...)...)
+	server := testenv.NewPostgres(tb, append([]testenv.PostgresOption{testenv.StartsWith(Initial(tb))}, opts...)...)
 	if err := Template().Fill(context.Background(), server.DSN()); err != nil { // which adopts databases that are there
 		tb.Fatal(err)
 	}
