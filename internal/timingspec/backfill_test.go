@@ -160,13 +160,14 @@ var backfillStories = []story{
 		for _, c := range e.log.all()[1:4] {
 			want = append(want, c.ScheduledAt.String())
 		}
-		n := len(e.log.all())
 		from := e.log.all()[1].ScheduledAt
 		e.backfill("0s", "0s", func(b *client.Bulk) { b.BackfillFrom, b.BackfillUntil = from, from.Add(3*time.Hour) })
 		e.until("5h30m10s")
 		var got []string
-		for _, c := range e.log.all()[n:] {
-			got = append(got, c.ScheduledAt.String())
+		for _, c := range e.log.all() {
+			if c.BackfillOf != 0 { // the source itself may fire just now: one minute in 60 is that of 5:30
+				got = append(got, c.ScheduledAt.String())
+			}
 		}
 		if !slices.Equal(got, want) {
 			e.Errorf("fired %s, want %s", strings.Join(got, ", "), strings.Join(want, ", "))
