@@ -19,8 +19,10 @@ type Chores struct {
 	cfg    Config
 	store  Store
 	events Events
-	budget *budget
-	slots  chan struct{} // bounds concurrent steps
+	budget budget
+	// forecasts is a second budget, for counting the load calendar.
+	forecasts budget
+	slots     chan struct{} // bounds concurrent steps
 	// failing holds the tenants whose dead-letter topics fail.
 	failing failing
 
@@ -36,7 +38,7 @@ func New(cfg Config, store Store, events Events) (*Chores, error) {
 	}
 	cfg = cfg.withDefaults()
 	return &Chores{
-		cfg: cfg, store: store, events: events.fill(), budget: &budget{share: cfg.Share},
+		cfg: cfg, store: store, events: events.fill(),
 		slots: make(chan struct{}, cfg.Concurrency),
 	}, nil
 }
@@ -186,10 +188,17 @@ func (c *Chores) Owned() []int {
 
 // budget limits the share of time that the steps of all loops take.
 type budget struct {
-	share float64
-	mu    sync.Mutex
-	free  time.Time
+	mu   sync.Mutex
+	free time.Time
 }
+
+// forecastShare and busyForecastShare are the shares of one core's time that counting the load calendar may take,
+// the latter while the dispatcher is busy. Nothing waits for the calendar, and after a take-over there may be a
+// billion tasks to count.
+const (
+	forecastShare     = 0.5
+	busyForecastShare = 0.1
+)
 
 // longestPause bounds the pause that steps which do not wait for the budget can cause for
 // the others.
@@ -202,15 +211,15 @@ func (p *budget) freeAt() time.Time {
 	return p.free
 }
 
-// charge charges the duration of a step that has just ended.
-func (p *budget) charge(took time.Duration) {
+// charge charges the duration of a step that has just ended, which may take this share of the time.
+func (p *budget) charge(took time.Duration, share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
 	if p.free.Before(now) {
 		p.free = now
 	}
-	p.free = p.free.Add(time.Duration(float64(took) * (1/p.share - 1)))
+	p.free = p.free.Add(time.Duration(float64(took) * (1/share - 1)))
 	if most := now.Add(longestPause); p.free.After(most) {
 		p.free = most
 	}

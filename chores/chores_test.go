@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -295,6 +296,30 @@ func TestOtherStepsTakeTheirShareOfTheTime(t *testing.T) {
 			t.Errorf("%d concurrent steps, want at most 2", f.most)
 		}
 	})
+}
+
+func TestTheLoadCalendarIsCountedSlowlyWhileTheDispatcherIsBusy(t *testing.T) {
+	for _, c := range []struct {
+		busy        bool
+		least, most int
+	}{{true, 80, 120}, {false, 400, 700}} {
+		synctest.Test(t, func(t *testing.T) {
+			var steps atomic.Int64
+			count := func(context.Context, int) (int, bool, error) {
+				time.Sleep(100 * time.Millisecond)
+				steps.Add(1)
+				return 1, true, nil
+			}
+			_, stop := start(t, newFake(), Config{Forecast: count, Busy: func() bool { return c.busy }}, Events{}, 0, 1, 2, 3, 4, 5, 6, 7)
+			time.Sleep(70 * time.Second) // the first pause ends
+			before := steps.Load()
+			time.Sleep(100 * time.Second)
+			stop()
+			if n := int(steps.Load() - before); n < c.least || n > c.most {
+				t.Errorf("%d steps of 100 ms within 100 s, busy: %v; want %d to %d", n, c.busy, c.least, c.most)
+			}
+		})
+	}
 }
 
 func TestNothingStarvesBesideALongChore(t *testing.T) {

@@ -23,7 +23,7 @@
 // steps take [Config.Share] of the time, with at most [Config.Concurrency]
 // concurrent steps. Two chores do not wait for the budget: promotion, and a
 // compaction of level 0 that is so late that its tasks may be due soon. While
-// the dispatcher is busy, steps are small.
+// the dispatcher is busy, steps are small, and counting the load calendar has a smaller budget of its own.
 //
 // A chore that finds no work runs at growing intervals, up to one minute. For promotion the
 // interval is at most a tenth of the horizon, which is within its lead time.

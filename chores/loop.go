@@ -43,6 +43,9 @@ type chore struct {
 	// maxWait is how long the chore may wait for the budget after it has become due. If it
 	// is 0 the chore does not wait.
 	maxWait time.Duration
+	// pace, if set, is a budget that the chore waits for beside that of all chores, however long. It pays for
+	// steps that leave work.
+	pace *budget
 	// limit bounds a step. If it is 0 the limit is Config.StepTimeout.
 	limit time.Duration
 
@@ -111,7 +114,7 @@ func newLoop(c *Chores, d int, own task.Ownership) *loop {
 		l.list = append(l.list, &chore{name: "audit", every: cfg.HistoryEvery, step: counted(cfg.PurgeAudit, d), maxWait: time.Hour})
 	}
 	if cfg.Forecast != nil {
-		l.list = append(l.list, &chore{name: "forecast", every: cfg.ForecastEvery, step: counted(cfg.Forecast, d), maxWait: cfg.ForecastEvery / 2})
+		l.list = append(l.list, &chore{name: "forecast", every: cfg.ForecastEvery, step: counted(cfg.Forecast, d), maxWait: cfg.ForecastEvery / 2, pace: &c.forecasts})
 	}
 	if cfg.PurgeFigures != nil {
 		l.list = append(l.list, &chore{name: "figures", every: cfg.PurgeEvery, rest: longestRest, step: counted(cfg.PurgeFigures, d), maxWait: time.Minute})
@@ -142,7 +145,7 @@ func (l *loop) run() {
 		if !l.acquireSlot() {
 			return
 		}
-		lost := l.do(next)
+		lost := !next.paused(time.Now()) && l.do(next) // others may have paid while it waited for its slot
 		<-l.c.slots
 		if lost {
 			l.c.lost(l)
@@ -164,6 +167,9 @@ func (l *loop) next(now time.Time) (*chore, time.Time) {
 		if at.Before(free) {
 			at = earlier(free, limit)
 		}
+		if ch.paused(at) {
+			at = ch.pace.freeAt()
+		}
 		earliest = earlier(earliest, at)
 		if at.After(now) {
 			continue
@@ -183,6 +189,9 @@ func (l *loop) next(now time.Time) (*chore, time.Time) {
 	}
 	return first, now
 }
+
+// paused reports whether the chore may not begin at now because of its own budget.
+func (ch *chore) paused(now time.Time) bool { return ch.pace != nil && ch.pace.freeAt().After(now) }
 
 func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {
@@ -272,7 +281,14 @@ func (l *loop) do(ch *chore) (lost bool) {
 	found, err := ch.step(ctx)
 	ch.last = time.Now()
 	took := ch.last.Sub(began)
-	l.c.budget.charge(took)
+	l.c.budget.charge(took, l.c.cfg.Share)
+	if ch.pace != nil && found == more {
+		share := forecastShare
+		if l.c.cfg.Busy() {
+			share = busyForecastShare
+		}
+		ch.pace.charge(took, share)
+	}
 	if errors.Is(err, errLost) {
 		return true
 	}

@@ -45,7 +45,7 @@ func (m *monitoring) Forecast(ctx context.Context, tenant int32) (*perceptorv1.F
 		oldest, now = min(oldest, counted[d]), max(now, clocks[d])
 	}
 	if len(out.MissingDatabases) == task.Databases {
-		return nil, task.Errorf(task.ReasonDatabaseUnavailable, "no database has a forecast; it is made within two minutes after the start of a dispatcher")
+		return nil, task.Errorf(task.ReasonDatabaseUnavailable, "no database has a forecast; it is made within two minutes after the start of a dispatcher, or later if it is busy and has many millions of tasks to count")
 	}
 	sum := forecast.Empty(now)
 	for _, c := range calendars {
