@@ -31,7 +31,7 @@ type level struct {
 // Calendars returns the calendar of each tenant from now on. That of tenant 0 is of all. resolve
 // says what the rules of tasks with day calendars mean.
 func (c *Counts) Calendars(now task.Instant, resolve Resolve) map[int32]*Calendar {
-	return NewSum(c, now, resolve).Calendars()
+	return newSum(c, now, resolve).Calendars()
 }
 
 func newCalendar(now task.Instant) *Calendar {

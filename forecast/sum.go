@@ -60,15 +60,29 @@ type Sum struct {
 	all     map[int32]*Calendar
 }
 
-// NewSum returns a sum that begins with counts, which it changes when others are added. now and resolve are those of
-// [Counts.Calendars].
-func NewSum(counts *Counts, now task.Instant, resolve Resolve) *Sum {
+// NewSum returns a sum of nothing. now and resolve are those of [Counts.Calendars].
+func NewSum(now task.Instant, resolve Resolve) *Sum { return newSum(New(), now, resolve) }
+
+// newSum returns a sum that begins with counts, which it changes when others are added.
+func newSum(counts *Counts, now task.Instant, resolve Resolve) *Sum {
 	return &Sum{counts, now, resolve, map[int32]*Calendar{}}
 }
 
 // Join adds counts.
 func (s *Sum) Join(o Compact) {
-	if s.counts.Join(o); s.counts.size > sumSize {
+	s.counts.Join(o)
+	s.shrink()
+}
+
+// Add counts n tasks.
+func (s *Sum) Add(t Task, n int64) {
+	s.counts.Add(t, n, s.now)
+	s.shrink()
+}
+
+// shrink keeps the buckets that are held few.
+func (s *Sum) shrink() {
+	if s.counts.size > sumSize {
 		s.fold(func(g group) bool { return g.rule == noRule })
 	}
 	if s.counts.size > sumSize { // so many rules are more work than is done for them

@@ -57,17 +57,20 @@ func sameCalendars(t *testing.T, got, want map[int32]*Calendar, within float64) 
 
 func TestASumHasTheCalendarsOfAllCounts(t *testing.T) {
 	now := task.At(time.Date(2026, 3, 1, 13, 24, 35, 0, time.UTC))
-	all, near := New(), New()
+	all := New()
 	list := ownPeriods(3*sumSize, now)
 	for _, one := range list {
 		all.Add(one, 1, now)
 	}
 	const pack = 1000
-	for _, one := range list[len(list)-pack:] {
-		near.Add(one, 1, now)
+	near := len(list) / 2
+	sum := NewSum(now, nil)
+	for _, one := range list[:near] {
+		if sum.Add(one, 1); sum.counts.size > sumSize {
+			t.Fatalf("the sum holds %d buckets", sum.counts.size)
+		}
 	}
-	sum := NewSum(near, now, nil)
-	for i := 0; i < len(list)-pack; i += pack {
+	for i := near; i < len(list); i += pack {
 		counts := New()
 		for _, one := range list[i : i+pack] {
 			counts.Add(one, 1, now)

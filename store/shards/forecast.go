@@ -65,7 +65,7 @@ func (s *Store) CountForecast(ctx context.Context, d int) (n int, more bool, err
 		return 0, false, nil
 	}
 	var now task.Instant
-	counts := forecast.New()
+	var sum *forecast.Sum
 	err = s.db.InSnapshot(ctx, d, func(tx pgx.Tx) (err error) {
 		if now, err = kernel.Clock(ctx, tx); err != nil {
 			return err
@@ -73,10 +73,11 @@ func (s *Store) CountForecast(ctx context.Context, d int) (n int, more bool, err
 		if n, more, err = f.countPacks(ctx, tx, now); more || err != nil {
 			return err
 		}
-		return f.countNear(ctx, tx, counts, now)
+		sum = forecast.NewSum(now, f.resolve)
+		return f.countNear(ctx, tx, sum)
 	})
 	if err == nil && !more {
-		err = s.storeForecast(ctx, d, f.sum(counts, now), now)
+		err = s.storeForecast(ctx, d, f.calendars(sum), now)
 	}
 	if err != nil {
 		return n, false, fmt.Errorf("count what falls due: %w", err)
@@ -84,10 +85,9 @@ func (s *Store) CountForecast(ctx context.Context, d int) (n int, more bool, err
 	return n, more, nil
 }
 
-// sum returns the calendars of all packs and of the near tier.
-func (f *forecaster) sum(near *forecast.Counts, now task.Instant) map[int32]*forecast.Calendar {
+// calendars adds all packs to the sum of the near tier, and returns its calendars.
+func (f *forecaster) calendars(sum *forecast.Sum) map[int32]*forecast.Calendar {
 	began := time.Now()
-	sum := forecast.NewSum(near, now, f.resolve)
 	for _, p := range f.packs {
 		sum.Join(p.counts)
 	}
@@ -161,16 +161,19 @@ func (f *forecaster) countPack(p *far.PackKeys, now task.Instant) *forecast.Coun
 		return counts
 	}
 	for _, r := range rows {
-		f.add(counts, r, now)
+		if t, due := f.task(r); due {
+			counts.Add(t, 1, now)
+		}
 	}
 	return counts
 }
 
-func (f *forecaster) add(counts *forecast.Counts, r *task.Row, now task.Instant) {
+// task returns what is counted of a row, if it falls due at all.
+func (f *forecaster) task(r *task.Row) (t forecast.Task, due bool) {
 	if r.Paused || r.Damaged != "" {
-		return
+		return t, false
 	}
-	t := forecast.Of(r, f.period(r))
+	t = forecast.Of(r, f.period(r))
 	if r.UsesCalendars() {
 		alone := false
 		if r.Cron != nil {
@@ -179,7 +182,7 @@ func (f *forecaster) add(counts *forecast.Counts, r *task.Row, now task.Instant)
 		}
 		t.Rule = forecast.RuleOf(r, alone)
 	}
-	counts.Add(t, 1, now)
+	return t, true
 }
 
 // period returns [forecast.Period] of a row, which takes long for a calendar: for all tasks with an
@@ -214,7 +217,7 @@ func (f *forecaster) resolve(tenant int32, rule *forecast.Rule) (instants task.C
 	return instants, open, known
 }
 
-func (f *forecaster) countNear(ctx context.Context, tx pgx.Tx, counts *forecast.Counts, now task.Instant) error {
+func (f *forecaster) countNear(ctx context.Context, tx pgx.Tx, sum *forecast.Sum) error {
 	if err := kernel.ReadAll(ctx, tx); err != nil {
 		return err
 	}
@@ -230,7 +233,7 @@ func (f *forecaster) countNear(ctx context.Context, tx pgx.Tx, counts *forecast.
 		if last != nil {
 			t.Last = task.Instant(*last * (24 * time.Hour).Milliseconds())
 		}
-		counts.Add(t, n, now)
+		sum.Add(t, n)
 		return nil
 	}); err != nil {
 		return err
@@ -240,7 +243,9 @@ func (f *forecaster) countNear(ctx context.Context, tx pgx.Tx, counts *forecast.
 	}
 	list, err := kernel.CollectRows(rows)
 	for _, r := range list {
-		f.add(counts, r, now)
+		if t, due := f.task(r); due {
+			sum.Add(t, 1)
+		}
 	}
 	return err
 }
