@@ -305,6 +305,6 @@ type Chores struct {
 	CompactEvery  time.Duration `key:"compact_every" default:"5m" doc:"How often packs of level 0 are compacted; at least 1s. Compaction runs at least twice in a horizon."`
 	DemoteEvery   time.Duration `key:"demote_every" default:"1m" doc:"How often idle rows that are due beyond the horizon are demoted into packs; at least 1s."`
 	PurgeEvery    time.Duration `key:"purge_every" default:"10s" doc:"How often expired rows are removed and counters are folded; at least 100ms."`
-	ForecastEvery time.Duration `key:"forecast_every" default:"1m" doc:"How often the load calendar is counted; 1s to 1m. An answer is at most twice as old. A database with so many different periods that a count takes longer than 0.3 s is counted less often, for at most 1/200 of a core. After a take-over all tasks of a database are counted again, while the dispatcher is busy with a tenth of a core: up to 14 million tasks a minute."`
+	ForecastEvery time.Duration `key:"forecast_every" default:"1m" doc:"How often the load calendar is counted; 1s to 1m. An answer is at most twice as old. A database with so many different periods that a count takes longer than 0.3 s is counted less often, for at most 1/200 of a core. After a take-over all tasks of a database are counted again, while the dispatcher is busy with a tenth of a core: some million tasks a minute."`
 	HistoryDays   int           `key:"history_days" default:"7" doc:"How many days of run history are kept; at least 1."`
 }

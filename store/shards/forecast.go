@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,9 +42,11 @@ type forecaster struct {
 	mu       sync.Mutex
 	machines *transition.Machines
 	packs    map[int64]packCounts
-	bytes    int       // of their counts
-	rest     time.Time // nothing is counted before
-	periods  map[task.Cron]time.Duration
+	bytes    int // of their counts
+	// uncounted are the packs of the last list that are not counted yet.
+	uncounted []int64
+	rest      time.Time // nothing is counted before
+	periods   map[task.Cron]time.Duration
 }
 
 type packCounts struct {
@@ -98,43 +101,55 @@ func (f *forecaster) calendars(sum *forecast.Sum) map[int32]*forecast.Calendar {
 	return calendars
 }
 
-// countPacks forgets the packs that are gone and counts some of those that are new.
+// countPacks counts some of the packs that are new. Listing packs takes as long as decoding some, so a list serves
+// many steps, and the one of the last step, in whose snapshot the near tier is counted, is new.
 func (f *forecaster) countPacks(ctx context.Context, tx pgx.Tx, now task.Instant) (n int, more bool, err error) {
-	rows, err := sql.ForecastPacks.Query(ctx, tx)
-	if err != nil {
-		return 0, false, err
-	}
-	voids := map[int64]int64{}
-	var name, void int64
-	if _, err := pgx.ForEachRow(rows, []any{&name, &void}, func() error { voids[name] = void; return nil }); err != nil {
-		return 0, false, err
-	}
-	for name := range f.packs {
-		if _, exists := voids[name]; !exists {
-			f.forget(name)
+	listed := len(f.uncounted) == 0
+	if listed {
+		if err := f.list(ctx, tx, now); err != nil {
+			return 0, false, err
 		}
 	}
-	var due []int64
-	for name, void := range voids {
-		if p, known := f.packs[name]; known && p.void == void && p.counts.Fine(now) {
-			continue
-		}
-		if due = append(due, name); len(due) > forecastPacks {
-			due, more = due[:forecastPacks], true
-			break
-		}
-	}
-	if len(due) == 0 {
+	names := f.uncounted[:min(len(f.uncounted), forecastPacks)]
+	if len(names) == 0 {
 		return 0, false, nil
 	}
-	packs, err := far.ReadPacks(ctx, tx, due)
+	packs, err := far.ReadPacks(ctx, tx, names)
 	if err != nil {
 		return 0, false, err
 	}
 	for i := range packs {
 		f.remember(int64(packs[i].Pack), int64(len(packs[i].Void)), f.countPack(&packs[i], now))
 	}
-	return len(packs), more, nil
+	f.uncounted = f.uncounted[len(names):]
+	return len(packs), !listed || len(f.uncounted) > 0, nil
+}
+
+// list forgets the packs that are gone and lists those that are to be counted, in the order in which they were made:
+// so they are read from the disk one after another.
+func (f *forecaster) list(ctx context.Context, tx pgx.Tx, now task.Instant) error {
+	rows, err := sql.ForecastPacks.Query(ctx, tx)
+	if err != nil {
+		return err
+	}
+	voids := map[int64]int64{}
+	var name, void int64
+	if _, err := pgx.ForEachRow(rows, []any{&name, &void}, func() error { voids[name] = void; return nil }); err != nil {
+		return err
+	}
+	for name := range f.packs {
+		if _, exists := voids[name]; !exists {
+			f.forget(name)
+		}
+	}
+	f.uncounted = nil
+	for name, void := range voids {
+		if p, known := f.packs[name]; !known || p.void != void || !p.counts.Fine(now) {
+			f.uncounted = append(f.uncounted, name)
+		}
+	}
+	slices.Sort(f.uncounted)
+	return nil
 }
 
 func (f *forecaster) remember(name, void int64, counts *forecast.Counts) {

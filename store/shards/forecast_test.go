@@ -142,3 +142,41 @@ func TestTheForecastHonoursDayCalendars(t *testing.T) {
 	known = false
 	check("an unknown calendar", func(int) int64 { return 0 })
 }
+
+// TestAListOfPacksServesManySteps: and what becomes void between the steps is not counted.
+func TestAListOfPacksServesManySteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const packs = 2*forecastPacks + 30
+	var ids []task.ID
+	for range packs {
+		ids = append(ids, b.add(b.spec(task.OneShot, func(s *task.Spec) { s.Begin = b.now.Add(5 * 24 * time.Hour) }))...)
+	}
+	var steps []int64
+	for more := true; more; {
+		var n int
+		var err error
+		if n, more, err = b.CountForecast(t.Context(), b.d); err != nil {
+			t.Fatal(err)
+		}
+		if n > forecastPacks || len(steps) == packs {
+			t.Fatalf("step %d counted %d packs", len(steps), n)
+		}
+		steps = append(steps, int64(n))
+		if len(steps) == 1 { // one that is counted, and one that is not
+			for _, id := range []task.ID{ids[0], ids[packs-1]} {
+				if _, err := b.Cancel(t.Context(), b.tenant, id); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	_, _, days := b.forecasted(b.tenant).Spans()
+	var next int64
+	for _, s := range days {
+		next += s.Next
+	}
+	if next != packs-2 || len(steps) < 4 {
+		t.Errorf("%d next instants after steps of %v packs, want %d", next, steps, packs-2)
+	}
+}
