@@ -192,14 +192,6 @@ type budget struct {
 	free time.Time
 }
 
-// forecastShare and busyForecastShare are the shares of one core's time that counting the load calendar may take,
-// the latter while the dispatcher is busy. Nothing waits for the calendar, and after a take-over there may be a
-// billion tasks to count.
-const (
-	forecastShare     = 0.5
-	busyForecastShare = 0.1
-)
-
 // longestPause bounds the pause that steps which do not wait for the budget can cause for
 // the others.
 const longestPause = 20 * time.Second

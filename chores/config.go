@@ -183,6 +183,14 @@ const (
 // promotion runs in that time, so bulkLimit is a part of the horizon.
 func (c *Config) bulkLimit() time.Duration { return max(c.StepTimeout, c.ahead()/4) }
 
+// forecastShare and busyForecastShare are the shares of one core's time that counting the load calendar may take,
+// the latter while the dispatcher is busy. Nothing waits for the calendar, and after a take-over there may be a
+// billion tasks to count.
+const (
+	forecastShare     = 0.5
+	busyForecastShare = 0.1
+)
+
 // longestRest bounds the interval between checks that find no work.
 const longestRest = time.Minute
 

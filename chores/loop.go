@@ -43,8 +43,8 @@ type chore struct {
 	// maxWait is how long the chore may wait for the budget after it has become due. If it
 	// is 0 the chore does not wait.
 	maxWait time.Duration
-	// pace, if set, is a budget that the chore waits for beside that of all chores, however long. It pays for
-	// steps that leave work.
+	// pace, if set, is the budget of counting the load calendar, for which the chore waits beside that of all
+	// chores, however long. Steps that leave work are charged.
 	pace *budget
 	// limit bounds a step. If it is 0 the limit is Config.StepTimeout.
 	limit time.Duration
@@ -283,11 +283,7 @@ func (l *loop) do(ch *chore) (lost bool) {
 	took := ch.last.Sub(began)
 	l.c.budget.charge(took, l.c.cfg.Share)
 	if ch.pace != nil && found == more {
-		share := forecastShare
-		if l.c.cfg.Busy() {
-			share = busyForecastShare
-		}
-		ch.pace.charge(took, share)
+		ch.pace.charge(took, l.forecastShare())
 	}
 	if errors.Is(err, errLost) {
 		return true

@@ -19,6 +19,14 @@ func (l *loop) size() int {
 	return 0
 }
 
+// forecastShare returns the share of one core's time that counting the load calendar may take now.
+func (l *loop) forecastShare() float64 {
+	if l.c.cfg.Busy() {
+		return busyForecastShare
+	}
+	return forecastShare
+}
+
 func (l *loop) compactionStep(kind task.CompactionKind) func(context.Context) (work, error) {
 	return func(ctx context.Context) (work, error) {
 		cut, err := l.c.store.Compact(ctx, task.CompactionRequest{Database: l.d, Own: l.own, Kind: kind, MaxTasks: l.size()})

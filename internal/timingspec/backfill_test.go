@@ -46,14 +46,10 @@ func (e *stage) counted(o *client.BulkInfo, matched, done, failed int64) {
 // filled expects the runs that are ones of a backfill, as fired does.
 func (e *stage) filled(want string) {
 	e.Helper()
+	filled := e.log.backfilled()
 	e.log.mu.Lock()
 	all := e.log.calls
-	e.log.calls = nil
-	for _, c := range all {
-		if c.BackfillOf != 0 {
-			e.log.calls = append(e.log.calls, c)
-		}
-	}
+	e.log.calls = filled
 	e.log.mu.Unlock()
 	e.fired(want)
 	e.log.mu.Lock()
@@ -164,10 +160,8 @@ var backfillStories = []story{
 		e.backfill("0s", "0s", func(b *client.Bulk) { b.BackfillFrom, b.BackfillUntil = from, from.Add(3*time.Hour) })
 		e.until("5h30m10s")
 		var got []string
-		for _, c := range e.log.all() {
-			if c.BackfillOf != 0 { // the source itself may fire just now: one minute in 60 is that of 5:30
-				got = append(got, c.ScheduledAt.String())
-			}
+		for _, c := range e.log.backfilled() { // the source itself may fire just now: one minute in 60 is that of 5:30
+			got = append(got, c.ScheduledAt.String())
 		}
 		if !slices.Equal(got, want) {
 			e.Errorf("fired %s, want %s", strings.Join(got, ", "), strings.Join(want, ", "))

@@ -68,6 +68,11 @@ func (l *callLog) all() []virtualtest.Ran {
 	return slices.Clone(l.calls)
 }
 
+// backfilled returns the runs that are ones of a backfill.
+func (l *callLog) backfilled() []virtualtest.Ran {
+	return slices.DeleteFunc(l.all(), func(c virtualtest.Ran) bool { return c.BackfillOf == 0 })
+}
+
 func TestTheContractOfTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole installation; make test runs it")
