@@ -67,3 +67,27 @@ func BenchmarkDecode(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkFindOne finds a task in the middle of a pack, with its params. Its time per task is
+// that of the one task.
+func BenchmarkFindOne(b *testing.B) {
+	for _, n := range sizes {
+		rows := typical(n, 1)
+		p := mustEncode(b, rows, false)
+		r := rows[n/2]
+		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			start := cpuTime()
+			for b.Loop() {
+				one, err := FindOne(p.Keys, r.Tenant, r.ID)
+				if err == nil {
+					err = one.FillParams(p.Params)
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			perTask(b, 1, start)
+		})
+	}
+}

@@ -36,6 +36,14 @@ func FuzzDecode(f *testing.F) {
 			if len(rows) < 1 || len(rows) > MaxTasks {
 				t.Fatalf("%d rows", len(rows))
 			}
+			last := rows[len(rows)-1]
+			one, err := FindOne(keys, last.Tenant, last.ID)
+			if err == nil {
+				err = one.FillParams(params)
+			}
+			if err != nil {
+				t.Fatalf("a task of a pack that can be read: %v", err)
+			}
 			again := mustEncode(t, rows, true)
 			if _, err := Decode(again.Keys, again.Params); err != nil {
 				t.Fatalf("what was read cannot be packed and read again: %v", err)

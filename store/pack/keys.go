@@ -287,32 +287,38 @@ func fits(r *task.Row) error {
 	return nil
 }
 
-// readKeys is the inverse of appendKeys.
-func readKeys(content []byte, cells []int64) ([]*task.Row, error) {
+// decoded holds the content of the keys, column by column, without rows. The columns lie in
+// memory that is used again.
+type decoded struct {
+	n        int
+	cols     [columns]column
+	kinds    []string
+	policies []policy
+	sealed   []unsealed
+}
+
+// readKeys is the inverse of appendKeys, but for the rows, which build makes.
+func readKeys(content []byte, cells []int64) (*decoded, error) {
 	r := &reader{rest: content, cells: cells}
-	n := r.count("tasks", MaxTasks)
-	if n == 0 {
+	d := &decoded{n: r.count("tasks", MaxTasks)}
+	if d.n == 0 {
 		r.fail("has no tasks")
 	}
-	kinds := readKinds(r)
-	policies := readPolicies(r)
-	var cols [columns]column
+	d.kinds = readKinds(r)
+	d.policies = readPolicies(r)
 	for c := range baseColumns {
 		switch {
 		case r.err != nil:
 		case c == kindColumn:
-			cols[c] = r.indexes(n, "kind", len(kinds))
+			d.cols[c] = r.indexes(d.n, "kind", len(d.kinds))
 		case c == policyColumn:
-			cols[c] = r.indexes(n, "policy", len(policies))
+			d.cols[c] = r.indexes(d.n, "policy", len(d.policies))
 		default:
-			cols[c] = r.column(n)
+			d.cols[c] = r.column(d.n)
 		}
 	}
-	sealed := readSections(r, n, &cols)
-	if err := r.done(); err != nil {
-		return nil, err
-	}
-	return buildRows(n, &cols, kinds, policies, sealed)
+	d.sealed = readSections(r, d.n, &d.cols)
+	return d, r.done()
 }
 
 func readKinds(r *reader) []string {
@@ -376,41 +382,56 @@ func readPolicies(r *reader) []policy {
 	return policies
 }
 
-// buildRows puts the columns together. The rows lie in one piece of memory,
-// which lives as long as any of them is used.
-func buildRows(n int, cols *[columns]column, kinds []string, policies []policy, sealed []unsealed) ([]*task.Row, error) {
-	slab := make([]task.Row, n)
-	rows := make([]*task.Row, n)
+// rows builds the rows of all tasks. They lie in one piece of memory, which lives as long as
+// any of them is used.
+func (d *decoded) rows() ([]*task.Row, error) {
+	slab := make([]task.Row, d.n)
+	rows := make([]*task.Row, d.n)
 	for i := range slab {
-		r := &slab[i]
-		rows[i] = r
-		s := &sealed[cols[sealedColumn].at(i)]
-		r.Terms, r.Origin = s.terms, s.origin
-		r.Tenant = int32(cols[tenantColumn].at(i))
-		r.ID = task.ID(cols[numberColumn].at(i)*task.Shards + cols[shardColumn].at(i))
-		r.State = task.Scheduled
-		r.DueAt = task.Instant(cols[dueColumn].at(i))
-		r.ScheduledAt = r.DueAt + task.Instant(cols[scheduledColumn].at(i))
-		if cols[pausedColumn].at(i) == 1 {
-			r.Paused, r.DueAt = true, task.Never
-		}
-		r.Begin = r.ScheduledAt + task.Instant(cols[beginColumn].at(i))
-		r.Anchor = r.Begin + task.Instant(cols[anchorColumn].at(i))
-		r.End = task.Never
-		if end := cols[endColumn].at(i); end != 0 {
-			r.End = r.Begin + task.Instant(unzigzag(end-1))
-		}
-		r.CreatedAt = task.Instant(cols[createdColumn].at(i))
-		r.FirstClaimAt = task.Instant(cols[firstClaimColumn].at(i))
-		r.Seq = cols[seqColumn].at(i)
-		r.MaxCount = cols[maxCountColumn].at(i)
-		r.Missed = cols[missedColumn].at(i)
-		r.Version = int32(cols[versionColumn].at(i))
-		r.Kind = kinds[cols[kindColumn].at(i)]
-		policies[cols[policyColumn].at(i)].fill(r)
-		if err := fits(r); err != nil {
-			return nil, damaged("holds what cannot be: %v", err)
+		rows[i] = &slab[i]
+		if err := d.build(i, rows[i]); err != nil {
+			return nil, err
 		}
 	}
 	return rows, nil
+}
+
+// tenant returns the tenant of the i-th task.
+func (d *decoded) tenant(i int) int32 { return int32(d.cols[tenantColumn].at(i)) }
+
+// id returns the id of the i-th task.
+func (d *decoded) id(i int) task.ID {
+	return task.ID(d.cols[numberColumn].at(i)*task.Shards + d.cols[shardColumn].at(i))
+}
+
+// build puts the columns of the i-th task together in r, which is zero.
+func (d *decoded) build(i int, r *task.Row) error {
+	cols := &d.cols
+	s := &d.sealed[cols[sealedColumn].at(i)]
+	r.Terms, r.Origin = s.terms, s.origin
+	r.Tenant, r.ID = d.tenant(i), d.id(i)
+	r.State = task.Scheduled
+	r.DueAt = task.Instant(cols[dueColumn].at(i))
+	r.ScheduledAt = r.DueAt + task.Instant(cols[scheduledColumn].at(i))
+	if cols[pausedColumn].at(i) == 1 {
+		r.Paused, r.DueAt = true, task.Never
+	}
+	r.Begin = r.ScheduledAt + task.Instant(cols[beginColumn].at(i))
+	r.Anchor = r.Begin + task.Instant(cols[anchorColumn].at(i))
+	r.End = task.Never
+	if end := cols[endColumn].at(i); end != 0 {
+		r.End = r.Begin + task.Instant(unzigzag(end-1))
+	}
+	r.CreatedAt = task.Instant(cols[createdColumn].at(i))
+	r.FirstClaimAt = task.Instant(cols[firstClaimColumn].at(i))
+	r.Seq = cols[seqColumn].at(i)
+	r.MaxCount = cols[maxCountColumn].at(i)
+	r.Missed = cols[missedColumn].at(i)
+	r.Version = int32(cols[versionColumn].at(i))
+	r.Kind = d.kinds[cols[kindColumn].at(i)]
+	d.policies[cols[policyColumn].at(i)].fill(r)
+	if err := fits(r); err != nil {
+		return damaged("holds what cannot be: %v", err)
+	}
+	return nil
 }

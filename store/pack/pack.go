@@ -176,7 +176,7 @@ func appendParams(dst []byte, rows []*task.Row, t *table) ([]byte, error) {
 		return nil, fmt.Errorf("pack: %d bytes of params; at most %d are allowed", total, MaxParams)
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(rows)))
-	dst = binary.LittleEndian.AppendUint32(dst, idSum(rows))
+	dst = binary.LittleEndian.AppendUint32(dst, idSum(len(rows), func(i int) task.ID { return rows[i].ID }))
 	dst = appendColumn(dst, offsets, lengths)
 	for _, r := range rows {
 		dst = append(dst, r.Params...)
@@ -184,18 +184,16 @@ func appendParams(dst []byte, rows []*task.Row, t *table) ([]byte, error) {
 	return binary.AppendUvarint(dst, 0), nil // no further sections
 }
 
-// idSum is a checksum of the rows' ids: it tells whose params a blob holds.
-func idSum(rows []*task.Row) uint32 {
+// idSum is a checksum of the ids of n tasks: it tells whose params a blob holds.
+func idSum(n int, id func(i int) task.ID) uint32 {
 	var sum uint32
 	var b [512]byte
-	for len(rows) > 0 {
-		part := b[:0]
-		n := min(len(rows), cap(part)/8)
-		for _, r := range rows[:n] {
-			part = binary.LittleEndian.AppendUint64(part, uint64(r.ID))
+	part := b[:0]
+	for i := range n {
+		part = binary.LittleEndian.AppendUint64(part, uint64(id(i)))
+		if len(part) == cap(part) || i == n-1 {
+			sum, part = crc32.Update(sum, castagnoli, part), b[:0]
 		}
-		sum = crc32.Update(sum, castagnoli, part)
-		rows = rows[n:]
 	}
 	return sum
 }
@@ -218,24 +216,47 @@ type room struct {
 	cells   []int64
 }
 
+// keptContent is the largest content whose memory is used again. Packs of small params have a
+// quarter of a megabyte.
+const keptContent = 1 << 20
+
 var rooms = sync.Pool{New: func() any { return &room{cells: make([]int64, columns*MaxTasks)} }}
 
 // DecodeKeys is [Decode] without the params, which stay nil.
 func DecodeKeys(keys []byte) (rows []*task.Row, err error) {
+	err = withKeys(keys, func(d *decoded) (err error) {
+		rows, err = d.rows()
+		return err
+	})
+	return rows, err
+}
+
+// withKeys decodes the columns of keys for f, which must not keep them.
+func withKeys(keys []byte, f func(*decoded) error) (err error) {
 	defer recovered(&err)
 	room := rooms.Get().(*room)
 	defer rooms.Put(room)
-	content, err := open(keysMagic, keys, room.content)
+	content, err := room.open(keysMagic, keys)
 	if err != nil {
-		return nil, fmt.Errorf("keys: %w", err)
+		return fmt.Errorf("keys: %w", err)
 	}
-	if keys[2]&compressed != 0 {
-		room.content = content
+	d, err := readKeys(content, room.cells)
+	if err == nil {
+		err = f(d)
 	}
-	if rows, err = readKeys(content, room.cells); err != nil {
-		return nil, fmt.Errorf("keys: %w", err)
+	if err != nil {
+		return fmt.Errorf("keys: %w", err)
 	}
-	return rows, nil
+	return nil
+}
+
+// open returns the content of a blob, which lies in the room if the blob is compressed.
+func (m *room) open(magic byte, blob []byte) ([]byte, error) {
+	content, err := open(magic, blob, m.content)
+	if err == nil && blob[2]&compressed != 0 && cap(content) <= keptContent {
+		m.content = content
+	}
+	return content, err
 }
 
 // FillParams sets the params of those rows that want chooses by their index, or
@@ -251,38 +272,40 @@ func FillParams(rows []*task.Row, params []byte, want func(i int) bool) (err err
 	if want == nil && params[2]&compressed == 0 {
 		content = bytes.Clone(content) // it is the caller's blob
 	}
-	if err := readParams(rows, content, want); err != nil {
+	sum := idSum(len(rows), func(i int) task.ID { return rows[i].ID })
+	return readParams(content, len(rows), sum, func(i int, b []byte) {
+		switch {
+		case want == nil:
+			rows[i].Params = b
+		case want(i):
+			rows[i].Params = append([]byte{}, b...)
+		}
+	})
+}
+
+// readParams calls each with the params of each of n tasks whose ids have the sum. They lie
+// in content.
+func readParams(content []byte, n int, sum uint32, each func(i int, params []byte)) error {
+	r := &reader{rest: content}
+	if have := r.count("tasks", MaxTasks); have != n && r.err == nil {
+		r.fail("has %d tasks, and the keys have %d", have, n)
+	}
+	if of := r.bytes(4); r.err == nil && binary.LittleEndian.Uint32(of) != sum {
+		r.fail("belongs to other tasks than the keys")
+	}
+	lengths := r.column(n)
+	for i := 0; i < n && r.err == nil; i++ {
+		length := lengths.at(i)
+		if length < 0 || length > MaxParams {
+			r.fail("has a task with %d bytes of params", length)
+			break
+		}
+		if b := r.bytes(int(length)); r.err == nil {
+			each(i, b)
+		}
+	}
+	if err := r.end(); err != nil {
 		return fmt.Errorf("params: %w", err)
 	}
 	return nil
-}
-
-func readParams(rows []*task.Row, content []byte, want func(i int) bool) error {
-	r := &reader{rest: content}
-	if n := r.count("tasks", MaxTasks); n != len(rows) && r.err == nil {
-		r.fail("has %d tasks, and the keys have %d", n, len(rows))
-	}
-	if sum := r.bytes(4); r.err == nil && binary.LittleEndian.Uint32(sum) != idSum(rows) {
-		r.fail("belongs to other tasks than the keys")
-	}
-	lengths := r.column(len(rows))
-	for i, row := range rows {
-		n := lengths.at(i)
-		if n < 0 || n > MaxParams {
-			r.fail("has a task with %d bytes of params", n)
-		}
-		var b []byte
-		if r.err == nil {
-			b = r.bytes(int(n))
-		}
-		switch {
-		case r.err != nil:
-			return r.err
-		case want == nil:
-			row.Params = b
-		case want(i):
-			row.Params = append([]byte{}, b...)
-		}
-	}
-	return r.end()
 }

@@ -109,7 +109,56 @@ func TestWhatIsPackedComesOutTheSame(t *testing.T) {
 			t.Fatalf("decoded keys differ (-packed +decoded):\n%s", d)
 		}
 		checkSpan(t, p, rows)
+		checkOne(t, p, rows)
 	})
+}
+
+// checkOne finds each task of a pack alone.
+func checkOne(t *rapid.T, p Pack, rows []*task.Row) {
+	type name struct {
+		tenant int32
+		id     task.ID
+	}
+	first := map[name]*task.Row{}
+	for _, r := range rows {
+		if n := (name{r.Tenant, r.ID}); first[n] == nil {
+			first[n] = r
+		}
+	}
+	for n, want := range first {
+		one, err := FindOne(p.Keys, n.tenant, n.id)
+		if err != nil || one == nil {
+			t.Fatalf("task %s of tenant %d: %v, err %v", n.id, n.tenant, one, err)
+		}
+		if err := one.FillParams(p.Params); err != nil {
+			t.Fatal(err)
+		}
+		if d := gocmp.Diff(want, one.Row); d != "" {
+			t.Fatalf("the found task differs (-packed +found):\n%s", d)
+		}
+		other := name{n.tenant, n.id + task.Shards}
+		if one, err := FindOne(p.Keys, other.tenant, other.id); err != nil || (one != nil) != (first[other] != nil) {
+			t.Fatalf("task %s of tenant %d: %v, err %v", other.id, other.tenant, one, err)
+		}
+	}
+}
+
+func TestATaskAloneTakesParamsOnlyOfItsPack(t *testing.T) {
+	rows := typical(10, 1)
+	p, other := mustEncode(t, rows, false), mustEncode(t, typical(10, 2), false)
+	one, err := FindOne(p.Keys, rows[3].Tenant, rows[3].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := one.FillParams(other.Params); !errors.Is(err, ErrDamaged) {
+		t.Errorf("params of another pack: err = %v, want ErrDamaged", err)
+	}
+	if one, err := FindOne(p.Keys, rows[3].Tenant+1, rows[3].ID); one != nil || err != nil {
+		t.Errorf("the task of another tenant: %v, err %v; want nothing", one, err)
+	}
+	if _, err := FindOne(p.Keys[:len(p.Keys)-1], rows[3].Tenant, rows[3].ID); !errors.Is(err, ErrDamaged) {
+		t.Errorf("keys that were cut: err = %v, want ErrDamaged", err)
+	}
 }
 
 func checkSpan(t *rapid.T, p Pack, rows []*task.Row) {

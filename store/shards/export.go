@@ -258,7 +258,7 @@ func (e *exporting) fill(ctx context.Context, q kernel.Querier, k *far.PackKeys,
 	if len(wanted) == 0 {
 		return nil
 	}
-	gone, err := far.ReadParams(ctx, q, k.Pack, all, nil, false)
+	gone, err := far.ReadParams(ctx, q, k.Pack, all, nil)
 	switch newer := far.Newer(err); {
 	case newer != nil:
 		return newer

@@ -161,7 +161,7 @@ func (b *bundle) farRows() map[kernel.Key]*task.Row {
 			if err != nil {
 				b.t.Fatal(err)
 			}
-			if gone, err := far.ReadParams(b.t.Context(), b.db.Pool(b.d), p, all, nil, false); gone || err != nil {
+			if gone, err := far.ReadParams(b.t.Context(), b.db.Pool(b.d), p, all, nil); gone || err != nil {
 				b.t.Fatal(gone, err)
 			}
 			for _, r := range rows {

@@ -323,7 +323,7 @@ func (l *listing) addWanted(ctx context.Context, p *far.PackKeys) error {
 		return nil
 	}
 	want := func(i int) bool { return wanted[all[i].ID] }
-	gone, err := far.ReadParams(ctx, l.store.db.Pool(l.at.Database), p.Pack, all, want, false)
+	gone, err := far.ReadParams(ctx, l.store.db.Pool(l.at.Database), p.Pack, all, want)
 	switch newer := far.Newer(err); {
 	case newer != nil:
 		return newer

@@ -32,23 +32,26 @@ type Copy struct {
 	Keys    []byte
 }
 
-// Task is a packed task: one of the rows of a pack. All rows are without params.
+// Task is a packed task.
 type Task struct {
 	pack PackName
-	rows []*task.Row
-	at   int
+	one  *pack.One
 }
 
 // Row returns the row of the task, without params until Fill sets them.
-func (f *Task) Row() *task.Row { return f.rows[f.at] }
+func (f *Task) Row() *task.Row { return f.one.Row }
 
-// Fill reads and sets the params of the task. See [ReadParams].
+// Fill reads and sets the params of the task. gone reports whether its pack has been compacted
+// meanwhile. With hold, the pack is kept until the transaction ends.
 func (f *Task) Fill(ctx context.Context, q kernel.Querier, hold bool) (gone bool, err error) {
-	gone, err = ReadParams(ctx, q, f.pack, f.rows, func(i int) bool { return i == f.at }, hold)
-	if errors.Is(err, pack.ErrDamaged) || errors.Is(err, pack.ErrNewer) {
-		err = unreadable(f.pack, f.Row().ID, err)
+	params, gone, err := readParams(ctx, q, f.pack, hold)
+	if gone || err != nil {
+		return gone, err
 	}
-	return gone, err
+	if err := f.one.FillParams(params); err != nil {
+		return false, unreadable(f.pack, f.Row().ID, err)
+	}
+	return false, nil
 }
 
 // Newer returns the error of a call that needs a pack of a newer version, or nil if err
@@ -73,27 +76,34 @@ func unreadable(p PackName, id task.ID, cause error) error {
 func Find(copies []Copy, tenant int32, id task.ID) (*Task, error) {
 	var fault error
 	for _, c := range copies {
-		rows, err := pack.DecodeKeys(c.Keys)
-		if err != nil {
-			fault = unreadable(c.Pack, id, err)
-			continue
-		}
-		at := slices.IndexFunc(rows, func(r *task.Row) bool { return r.ID == id && r.Tenant == tenant })
+		one, err := pack.FindOne(c.Keys, tenant, id)
 		switch {
-		case at < 0:
+		case err != nil:
+			fault = unreadable(c.Pack, id, err)
+		case one == nil:
 		case c.Damaged != nil:
 			return nil, unreadable(c.Pack, id, errors.New(*c.Damaged))
 		default:
-			return &Task{pack: c.Pack, rows: rows, at: at}, nil
+			return &Task{pack: c.Pack, one: one}, nil
 		}
 	}
 	return nil, fault
 }
 
-// ReadParams reads and sets the params of those rows of a pack for which want is true;
-// all holds all rows of the pack in its order. gone reports whether the pack has been
-// compacted meanwhile. With hold, the pack is kept until the transaction ends.
-func ReadParams(ctx context.Context, q kernel.Querier, p PackName, all []*task.Row, want func(i int) bool, hold bool) (gone bool, err error) {
+// ReadParams reads and sets the params of those rows of a pack for which want is true, or of
+// all if it is nil; all holds all rows of the pack in its order. gone reports whether the pack
+// has been compacted meanwhile.
+func ReadParams(ctx context.Context, q kernel.Querier, p PackName, all []*task.Row, want func(i int) bool) (gone bool, err error) {
+	params, gone, err := readParams(ctx, q, p, false)
+	if gone || err != nil {
+		return gone, err
+	}
+	return false, pack.FillParams(all, params, want)
+}
+
+// readParams returns the params of a pack. With hold, the pack is kept until the transaction
+// ends.
+func readParams(ctx context.Context, q kernel.Querier, p PackName, hold bool) (params []byte, gone bool, err error) {
 	find, arg := sql.PackParams, int64(p)
 	switch {
 	case p.Level0() && hold:
@@ -105,16 +115,13 @@ func ReadParams(ctx context.Context, q kernel.Querier, p PackName, all []*task.R
 	}
 	rows, err := find.Query(ctx, q, arg)
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
-	params, err := pgx.CollectOneRow(rows, pgx.RowTo[[]byte])
+	params, err = pgx.CollectOneRow(rows, pgx.RowTo[[]byte])
 	if errors.Is(err, pgx.ErrNoRows) {
-		return true, nil
+		return nil, true, nil
 	}
-	if err != nil {
-		return false, err
-	}
-	return false, pack.FillParams(all, params, want)
+	return params, false, err
 }
 
 // PacksAtOnce is the most packs that one statement returns.
