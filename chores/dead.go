@@ -34,7 +34,7 @@ const (
 	// deadEvery is the interval between checks for dead runs, and deadRest the interval
 	// while there are none.
 	deadEvery = time.Second
-	deadRest  = 5 * time.Second
+	deadRest  = 10 * time.Second
 	// maxFailing bounds the number of remembered failing tenants.
 	maxFailing = 10_000
 )

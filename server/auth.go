@@ -129,6 +129,7 @@ func (b *bearers) refuse(why string) error {
 // cache or from their source.
 func (b *bearers) lookup(ctx context.Context, key [32]byte, source func(context.Context) (Identity, error)) (*Identity, error) {
 	now := time.Now()
+	b.revoked.use(now)
 	if id, ok := b.known.get(key, now); ok && !b.revoked.has(id.TokenID) {
 		return id, nil
 	}
@@ -162,6 +163,7 @@ func (b *bearers) ask(ctx context.Context, key [32]byte, source func(context.Con
 				until = asked.Add(id.Left)
 			}
 			b.known.put(key, &id, until)
+			b.revoked.use(time.Now())
 			return &id, nil
 		case task.CodeOf(err) == task.NotFound:
 			b.unknown.put(key, refusalOf(err), asked.Add(rememberUnknown))
@@ -215,6 +217,13 @@ func (r *remembered[V]) put(key [32]byte, value V, until time.Time) {
 		r.makeRoom(time.Now())
 	}
 	r.entries[key] = cached[V]{value, until}
+}
+
+// clear removes all entries.
+func (r *remembered[V]) clear() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.entries)
 }
 
 // makeRoom removes the expired ones of a few entries, and at least one entry.

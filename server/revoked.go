@@ -16,6 +16,9 @@ const (
 	// pollRevoked is how often revocations are asked for. Together with the time of the
 	// call it is less than the second within which a revocation takes effect.
 	pollRevoked = 400 * time.Millisecond
+	// pauseAfter is the time without a call after which they are not asked for. Then the cached
+	// answers of the Authenticator are forgotten, so the next call asks it.
+	pauseAfter = time.Second
 	// revokedTimeout bounds the call. It leaves time to ask a second database when the
 	// first one does not answer.
 	revokedTimeout = 3 * time.Second
@@ -23,7 +26,10 @@ const (
 
 // revoked is the last answer of the Revocations. The zero value is empty. While none can be
 // had, tokens are refused when the cached answers about them expire.
-type revoked struct{ last atomic.Pointer[revocations] }
+type revoked struct {
+	last atomic.Pointer[revocations]
+	used atomic.Int64 // when credentials were last looked up, in Unix nanoseconds
+}
 
 type revocations struct {
 	ids map[string]bool
@@ -36,25 +42,32 @@ func (r *revoked) has(id string) bool {
 	return last != nil && (last.all || last.ids[id])
 }
 
-// poll asks until ctx ends. It logs the first failure and the recovery.
-func (r *revoked) poll(ctx context.Context, ask Revocations, log *slog.Logger) {
+// use records that credentials are being looked up, or that an answer about them is cached.
+func (r *revoked) use(now time.Time) { r.used.Store(now.UnixNano()) }
+
+// poll asks until ctx ends. While no call comes it does not ask, but calls forget first, which must
+// empty the cache. It logs the first failure and the recovery.
+func (r *revoked) poll(ctx context.Context, ask Revocations, forget func(), log *slog.Logger) {
 	tick := time.NewTicker(pollRevoked)
 	defer tick.Stop()
 	failing := false
-	for {
-		err := r.update(ctx, ask)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil && !failing:
-			log.WarnContext(ctx, "revoked tokens cannot be read; a revocation takes 5 s", "err", err)
-		case err == nil && failing:
-			log.InfoContext(ctx, "revoked tokens can be read again")
+	for ctx.Err() == nil {
+		if time.Now().UnixNano()-r.used.Load() > pauseAfter.Nanoseconds() {
+			forget()
+		} else {
+			err := r.update(ctx, ask)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil && !failing:
+				log.WarnContext(ctx, "revoked tokens cannot be read; a revocation takes 5 s", "err", err)
+			case err == nil && failing:
+				log.InfoContext(ctx, "revoked tokens can be read again")
+			}
+			failing = err != nil
 		}
-		failing = err != nil
 		select {
 		case <-ctx.Done():
-			return
 		case <-tick.C:
 		}
 	}

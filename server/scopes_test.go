@@ -360,7 +360,7 @@ func TestARevocationIsObeyedWithinASecond(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			return revoked, false, away
-		}, slog.New(slog.DiscardHandler))
+		}, b.known.clear, slog.New(slog.DiscardHandler))
 		acme, rival := []string{"Bearer acme-secret"}, []string{"Bearer rival-secret"}
 		for _, h := range [][]string{acme, rival} {
 			if _, err := b.identify(t.Context(), h); err != nil {
@@ -380,9 +380,59 @@ func TestARevocationIsObeyedWithinASecond(t *testing.T) {
 		// While revocations cannot be read, the cache ends after 5 s.
 		set(nil, errors.New("no database answers"))
 		auth.revoke("rival-secret")
-		time.Sleep(4 * time.Second)
+		for range 7 {
+			time.Sleep(500 * time.Millisecond)
+			if _, err := b.identify(t.Context(), rival); err != nil {
+				t.Errorf("while the answer is cached: %v", err)
+			}
+		}
+		time.Sleep(500 * time.Millisecond)
 		if _, err := b.identify(t.Context(), rival); !errors.Is(err, errUnauthenticated) {
 			t.Errorf("5 s after it was asked: %v", err)
+		}
+	})
+}
+
+func TestRevocationsAreNotAskedForWhileNoCallComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		auth := &fakeAuth{}
+		b := newBearers(auth)
+		asked := 0
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go b.revoked.poll(ctx, func(context.Context) ([]string, bool, error) {
+			asked++
+			return nil, false, nil
+		}, b.known.clear, slog.New(slog.DiscardHandler))
+		askedIn := func(d time.Duration) int {
+			synctest.Wait()
+			before := asked
+			time.Sleep(d)
+			synctest.Wait()
+			return asked - before
+		}
+		if n := askedIn(time.Minute); n != 0 {
+			t.Errorf("asked %d times before the first call", n)
+		}
+		acme := []string{"Bearer acme-secret"}
+		if _, err := b.identify(t.Context(), acme); err != nil {
+			t.Fatal(err)
+		}
+		if n := askedIn(pauseAfter); n < 2 {
+			t.Errorf("asked %d times in a second after a call, want 2 or 3", n)
+		}
+		askedIn(pollRevoked)
+		if n := askedIn(time.Minute); n != 0 {
+			t.Errorf("asked %d times a minute after the last call", n)
+		}
+		if _, err := b.identify(t.Context(), acme); err != nil {
+			t.Fatal(err)
+		}
+		// An answer from before a pause is not used after it, though it is cached for longer.
+		time.Sleep(rememberKnown - 2*time.Second)
+		auth.revoke("acme-secret")
+		if _, err := b.identify(t.Context(), acme); !errors.Is(err, errUnauthenticated) {
+			t.Errorf("the first call after a pause, with a token that was revoked in it: %v", err)
 		}
 	})
 }

@@ -270,7 +270,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	if s.revocations != nil {
 		serving.Go(func() error {
-			s.bearers.revoked.poll(ctx, s.revocations, s.config.Log)
+			s.bearers.revoked.poll(ctx, s.revocations, s.bearers.known.clear, s.config.Log)
 			return nil
 		})
 	}

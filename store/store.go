@@ -301,9 +301,9 @@ func preferPrimary(c *pgx.ConnConfig, readOnly bool) {
 }
 
 // pingAfter is the idle time after which a connection is pinged before it is
-// used. It is longer than the interval between two peeks of an idle dispatcher.
-// Otherwise each peek would cost two round trips.
-const pingAfter = 3 * time.Second
+// used. It is longer than the interval between two peeks of an idle dispatcher (5 s, and
+// some of what it differs by). Otherwise each peek would cost two round trips.
+const pingAfter = 8 * time.Second
 
 func configure(pc *pgxpool.Config, cfg Config) {
 	pc.ConnConfig.RuntimeParams["application_name"] = cfg.Application

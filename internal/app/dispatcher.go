@@ -381,12 +381,12 @@ func (d *Dispatcher) watchOutbox(ctx context.Context) error {
 func (d *Dispatcher) measureOutbox(ctx context.Context, db int) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
-	if o, err := d.shards.OutboxStats(ctx, db); err == nil { // /readyz reports the database
-		d.metrics.Outbox(db, o)
+	o, damaged, err := d.shards.QueueStats(ctx, db)
+	if err != nil {
+		return // /readyz reports the database
 	}
-	if n, err := d.shards.QuarantinedRows(ctx, db); err == nil {
-		d.metrics.QuarantinedRows(db, n)
-	}
+	d.metrics.Outbox(db, o)
+	d.metrics.QuarantinedRows(db, damaged)
 }
 
 // checkTopics checks the topics of all tenants once. It returns an error if one may lose

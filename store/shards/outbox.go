@@ -256,6 +256,19 @@ func readRows(ctx context.Context, q kernel.Querier, keys []kernel.Key) (map[ker
 
 // OutboxStats describes the outbox of database d.
 func (s *Store) OutboxStats(ctx context.Context, d int) (o task.OutboxStats, err error) {
-	err = sql.OutboxStats.QueryRow(ctx, s.db.Pool(d), []byte{outboxVersion}).Scan(&o.Rows, &o.Waiting, &o.Quarantined, &o.Oldest, &o.Now)
+	err = scanOutbox(sql.OutboxStats.QueryRow(ctx, s.db.Pool(d), []byte{outboxVersion}), &o)
 	return o, err
+}
+
+func scanOutbox(row pgx.Row, o *task.OutboxStats) error {
+	return row.Scan(&o.Rows, &o.Waiting, &o.Quarantined, &o.Oldest, &o.Now)
+}
+
+// QueueStats is [Store.OutboxStats] and [Store.QuarantinedRows] in one round trip.
+func (s *Store) QueueStats(ctx context.Context, d int) (o task.OutboxStats, quarantinedRows int, err error) {
+	b := &pgx.Batch{}
+	sql.OutboxStats.Queue(b, []byte{outboxVersion}).QueryRow(func(row pgx.Row) error { return scanOutbox(row, &o) })
+	sql.RowsQuarantined.Queue(b, quarantineCounted.Milliseconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&quarantinedRows) })
+	err = s.db.Pool(d).SendBatch(ctx, b).Close()
+	return o, quarantinedRows, err
 }

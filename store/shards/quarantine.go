@@ -30,6 +30,8 @@ import (
 
 const (
 	quarantineFor = time.Hour
+	// quarantineCounted is how long after its last deferral a row counts as quarantined.
+	quarantineCounted = quarantineFor + time.Minute
 	// quarantineKept is how long a row that causes no more failures stays listed.
 	quarantineKept = 7 * 24 * time.Hour
 	// duePage is the number of rows of the first list of a bisection, and duePages the
@@ -165,6 +167,6 @@ func (f *faultFinder) try(ctx context.Context, keys []kernel.Key) error {
 
 // QuarantinedRows counts the rows of tasks that are quarantined in database d.
 func (s *Store) QuarantinedRows(ctx context.Context, d int) (n int, err error) {
-	err = sql.RowsQuarantined.QueryRow(ctx, s.db.Pool(d), (quarantineFor + time.Minute).Milliseconds()).Scan(&n)
+	err = sql.RowsQuarantined.QueryRow(ctx, s.db.Pool(d), quarantineCounted.Milliseconds()).Scan(&n)
 	return n, err
 }

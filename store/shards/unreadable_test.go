@@ -143,7 +143,7 @@ func TestManyUnreadableRowsOfAShardAreDerivedOnce(t *testing.T) {
 		t.Errorf("%d rows have %d deliveries of task %s, want 10 and 10", len(batches), n, id)
 	}
 	b.acknowledge(batches)
-	if o, err := b.OutboxStats(t.Context(), b.d); err != nil || o.Rows != 0 || o.Quarantined != 10 {
+	if o, rows, err := b.QueueStats(t.Context(), b.d); err != nil || o.Rows != 0 || o.Quarantined != 10 || rows != 0 {
 		t.Errorf("stats %+v, %v", o, err)
 	}
 }
