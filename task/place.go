@@ -1,9 +1,10 @@
 package task
 
-// ShardOf returns the shard that stores all tasks of an add request with this
-// request_id. Callers of the API may compute it. A caller that is free to choose its
-// request_ids can choose them so that tasks added together share a shard, and so that
-// unavailable databases get no requests.
+// ShardOf returns the shard that stores the key of an add request with this request_id, and
+// its tasks, unless they are few: those lie in another shard of the same database. Callers
+// of the API may compute it. A caller that is free to choose its request_ids can choose them
+// so that tasks added together share a shard, and so that unavailable databases get no
+// requests.
 //
 // It is FNV-1a with 64 bits, with the two halves XORed, modulo [Shards]. It never
 // changes, because a repeated request must find the tasks that it stored.

@@ -21,8 +21,9 @@ import (
 // adding is one request that is being stored.
 type adding struct {
 	req    task.AddRequest
-	shard  task.Shard
-	key    string // of the key row; empty if there is none
+	home   task.Shard // of the key row; its database has the tasks, too
+	shard  task.Shard // of the tasks; set when they are stored
+	key    string     // of the key row; empty if there is none
 	first  task.ID
 	result task.AddResult
 	keyed  *keyed // set for a task with an idempotency_key; nil if the key is a request_id
@@ -32,7 +33,7 @@ type adding struct {
 	repeated bool
 }
 
-// Add stores the specs of one request in one shard, under consecutive ids. The shard is
+// Add stores the specs of one request in one shard, under consecutive ids. Its database is
 // derived from the request_id, so a repeated request finds the stored tasks. After an
 // error nothing was stored, or the outcome is unknown; in both cases the call is safe to
 // repeat with the same request_id.
@@ -47,7 +48,7 @@ func (s *Store) Add(ctx context.Context, req task.AddRequest) (task.AddResult, e
 	if place == "" {
 		place = rand.Text()
 	}
-	a := &adding{req: req, shard: task.ShardOf(place), key: req.RequestID}
+	a := &adding{req: req, home: task.ShardOf(place), key: req.RequestID}
 	if err := s.addOne(ctx, a); err != nil {
 		return task.AddResult{}, kernel.Unavailable(err)
 	}
@@ -68,7 +69,7 @@ func (s *Store) addOne(ctx context.Context, a *adding) error {
 }
 
 func (s *Store) store(ctx context.Context, a *adding) error {
-	db := s.dbs[a.shard.Database()]
+	db := s.dbs[a.home.Database()]
 	if a.bytes() > largeAdd {
 		if err := s.large.Wait(ctx, a.req.Tenant, 1); err != nil {
 			return task.Errorf(task.ReasonTenantBusy, "too many large requests are in progress; try again").CausedBy(err)
@@ -128,10 +129,9 @@ func (db *database) storeEach(ctx context.Context, group []*adding, errs []error
 	}
 }
 
-// compareAdding orders requests so that rows of one table are adjacent, and so that all
-// writers insert keys in the same order.
+// compareAdding orders requests so that all writers insert keys in the same order.
 func compareAdding(a, b *adding) int {
-	return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.req.Tenant, b.req.Tenant), cmp.Compare(a.key, b.key))
+	return cmp.Or(cmp.Compare(a.home, b.home), cmp.Compare(a.req.Tenant, b.req.Tenant), cmp.Compare(a.key, b.key))
 }
 
 // drawTries bounds the repetitions of an add whose database is adopted while it runs.
@@ -149,6 +149,7 @@ func (db *database) storeAdds(ctx context.Context, group []*adding) (err error) 
 }
 
 func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error {
+	db.choose(group)
 	drawn, err := db.store.db.DrawGroup(ctx, db.d, len(group),
 		func(i int) int { return len(group[i].req.Specs) },
 		func(i int, first int64) { group[i].first = task.NewID(first, group[i].shard) })
@@ -176,9 +177,9 @@ func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error
 			switch {
 			case len(refused) == 0 || a.key == "":
 			case a.keyed != nil:
-				sql.KeyDrop.Queue(b, int16(a.shard), a.req.Tenant, a.key, int64(a.first))
+				sql.KeyDrop.Queue(b, int16(a.home), a.req.Tenant, a.key, int64(a.first))
 			default:
-				sql.KeyRefuse.Queue(b, int16(a.shard), a.req.Tenant, a.key, refused)
+				sql.KeyRefuse.Queue(b, int16(a.home), a.req.Tenant, a.key, refused)
 			}
 		}
 		due = rows.near.Due
@@ -198,6 +199,27 @@ func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error
 	return nil
 }
 
+// smallAdd is the most tasks of a request that lies with other small requests.
+const smallAdd = 16
+
+// choose sets the shards of the tasks of a group. Small requests lie together: their keys scatter
+// over all 32 tables of the database, and a row costs less in a table with other rows of its group.
+func (db *database) choose(group []*adding) {
+	open := db.openShard(time.Now())
+	for _, a := range group {
+		a.shard = a.home
+		if len(a.req.Specs) <= smallAdd {
+			a.shard = open
+		}
+	}
+}
+
+// openShard returns the shard that has the small requests of this second. All shards take turns,
+// and processes begin with different ones.
+func (db *database) openShard(now time.Time) task.Shard {
+	return task.Shard(int64(db.d*task.ShardsPerDatabase) + (now.Unix()+db.store.turn)%task.ShardsPerDatabase)
+}
+
 // insertKeys writes the key rows of a group, whose ids have the drawn numbers. fresh contains
 // the first ids of the new requests.
 func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding, drawn kernel.Numbers) (now task.Instant, fresh map[task.ID]bool, err error) {
@@ -211,7 +233,7 @@ func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding, 
 		if a.key == "" || own.add(a) {
 			continue
 		}
-		shards = append(shards, int16(a.shard))
+		shards = append(shards, int16(a.home))
 		tenants = append(tenants, a.req.Tenant)
 		keys = append(keys, a.key)
 		firsts = append(firsts, int64(a.first))
@@ -271,7 +293,7 @@ func (db *database) replay(ctx context.Context, a *adding) error {
 	var n int32
 	var refused []int32
 	var hash []byte
-	err := sql.KeyRead.QueryRow(ctx, db.store.db.Pool(db.d), int16(a.shard), a.req.Tenant, a.key).Scan(&first, &n, &refused, &hash)
+	err := sql.KeyRead.QueryRow(ctx, db.store.db.Pool(db.d), int16(a.home), a.req.Tenant, a.key).Scan(&first, &n, &refused, &hash)
 	if err != nil {
 		return err
 	}

@@ -113,10 +113,10 @@ func TestConcurrentAddsOfOneRequestStoreItOnce(t *testing.T) {
 
 func TestOneBadRowFailsNobodyElse(t *testing.T) {
 	b := setup(t)
-	good := &adding{req: task.AddRequest{Tenant: b.tenant, Specs: []task.Spec{b.spec(task.OneShot)}}, shard: task.Shard(b.d * task.ShardsPerDatabase)}
+	good := &adding{req: task.AddRequest{Tenant: b.tenant, Specs: []task.Spec{b.spec(task.OneShot)}}, home: task.Shard(b.d * task.ShardsPerDatabase)}
 	broken := b.spec(task.NonBlocking)
 	broken.Interval = -time.Second // has passed no validation
-	bad := &adding{req: task.AddRequest{Tenant: b.tenant, Specs: []task.Spec{broken}}, shard: good.shard}
+	bad := &adding{req: task.AddRequest{Tenant: b.tenant, Specs: []task.Spec{broken}}, home: good.home}
 	errs := b.dbs[b.d].doAdds(context.Background(), []*adding{good, bad})
 	if (errs[0] == nil) == (errs[1] == nil) {
 		t.Fatalf("errors = %v", errs)
@@ -131,7 +131,7 @@ func TestAGroupThatTakesTooLongFailsOnlyWhatTakesTooLong(t *testing.T) {
 	shard := task.Shard(b.d * task.ShardsPerDatabase)
 	of := func(tenant int32, bytes int) *adding {
 		spec := b.spec(task.OneShot, func(s *task.Spec) { s.ParamsWire = make([]byte, bytes) })
-		return &adding{req: task.AddRequest{Tenant: tenant, Specs: []task.Spec{spec}}, shard: shard}
+		return &adding{req: task.AddRequest{Tenant: tenant, Specs: []task.Spec{spec}}, home: shard}
 	}
 	canceled := &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "57014", Message: "canceling statement due to statement timeout"}
 	group := []*adding{of(b.tenant, 60_000), of(b.tenant+1, 10), of(b.tenant, 50_000)}
@@ -166,7 +166,7 @@ func TestAddsOfATenantAreStoredBesideLargeOnesOfAnother(t *testing.T) {
 	var flood sync.WaitGroup
 	for range 20 {
 		flood.Go(func() {
-			if err := b.addOne(t.Context(), &adding{req: task.AddRequest{Tenant: b.tenant, Specs: []task.Spec{large}}, shard: shard}); err != nil {
+			if err := b.addOne(t.Context(), &adding{req: task.AddRequest{Tenant: b.tenant, Specs: []task.Spec{large}}, home: shard}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -175,7 +175,7 @@ func TestAddsOfATenantAreStoredBesideLargeOnesOfAnother(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	for range 20 {
-		small := &adding{req: task.AddRequest{Tenant: b.tenant + 1, Specs: []task.Spec{b.spec(task.OneShot)}}, shard: shard}
+		small := &adding{req: task.AddRequest{Tenant: b.tenant + 1, Specs: []task.Spec{b.spec(task.OneShot)}}, home: shard}
 		if err := b.addOne(t.Context(), small); err != nil {
 			t.Error(err)
 		}
@@ -240,8 +240,8 @@ func TestNoErrorSaysThatNothingWasStoredAfterALostCommit(t *testing.T) {
 	for range 2 {
 		id := b.requestID()
 		group = append(group, &adding{
-			req:   task.AddRequest{Tenant: b.tenant, RequestID: id, Specs: []task.Spec{b.spec(task.OneShot)}},
-			shard: task.ShardOf(id), key: id,
+			req:  task.AddRequest{Tenant: b.tenant, RequestID: id, Specs: []task.Spec{b.spec(task.OneShot)}},
+			home: task.ShardOf(id), key: id,
 		})
 	}
 	for i, err := range b.dbs[b.d].doAdds(t.Context(), group) {

@@ -71,7 +71,7 @@ func (b *bundle) requests(size int, spec task.Spec) []*adding {
 			specs[i] = spec
 		}
 		key := b.requestID()
-		group = append(group, &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: key, Specs: specs}, key: key, shard: task.ShardOf(key)})
+		group = append(group, &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: key, Specs: specs}, key: key, home: task.ShardOf(key)})
 	}
 	return group
 }

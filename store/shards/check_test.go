@@ -52,7 +52,7 @@ func TestACheckAnswersWhatTheResultWouldBeTold(t *testing.T) {
 				"failed":    {attempt(failed, 1, 1), task.Superseded},
 				"closed":    {attempt(closed, 1, 1), wantClosed},
 				"cancelled": {attempt(cancelled, 1, 1), task.Finished},
-				"unknown":   {attempt(open+512, 1, 1), task.Unknown},
+				"unknown":   {attempt(open+1<<40*task.Shards, 1, 1), task.Unknown},
 			} {
 				if got := b.checkOne(tc.a, 1); got.Code != tc.want || got.Terms != nil {
 					t.Errorf("%s: %+v, want %s", name, got, tc.want)

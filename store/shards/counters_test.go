@@ -171,7 +171,7 @@ func TestStepThatDoesNotCommitCountsAndTellsNothing(t *testing.T) {
 	for step, do := range map[string]func() error{
 		"add": func() error {
 			key := b.requestID()
-			a := &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: key, Specs: []task.Spec{b.spec(task.OneShot)}}, key: key, shard: placeOf(b.tenant, key)}
+			a := &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: key, Specs: []task.Spec{b.spec(task.OneShot)}}, key: key, home: placeOf(b.tenant, key)}
 			return b.dbs[b.d].doAdds(context.Background(), []*adding{a})[0]
 		},
 		"claim": func() error { b.advance(2 * time.Minute); return claim() },
@@ -249,7 +249,7 @@ func TestCountersAreExactAfterConcurrentWorkThatFailsAtRandom(t *testing.T) {
 							s.MaxCount = int64(1 + draw(2))
 						}
 					})
-					a := &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: key, Specs: []task.Spec{spec, spec}}, key: key, shard: placeOf(b.tenant, key)}
+					a := &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: key, Specs: []task.Spec{spec, spec}}, key: key, home: placeOf(b.tenant, key)}
 					if s.dbs[b.d].doAdds(context.Background(), []*adding{a})[0] == nil {
 						known.Lock()
 						known.ids = append(known.ids, a.result.Items[0].ID)

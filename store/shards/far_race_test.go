@@ -143,7 +143,7 @@ func (f *farRace) adder() {
 			}
 		})
 	}
-	a := &adding{req: task.AddRequest{Tenant: f.tenant, RequestID: key, Specs: specs}, key: key, shard: placeOf(f.tenant, key)}
+	a := &adding{req: task.AddRequest{Tenant: f.tenant, RequestID: key, Specs: specs}, key: key, home: placeOf(f.tenant, key)}
 	if err := f.dbs[f.d].doAdds(context.Background(), []*adding{a})[0]; err != nil {
 		if !kernel.LockConflict(err) {
 			f.fail("add: %v", err)

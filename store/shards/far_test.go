@@ -337,7 +337,7 @@ func TestARepeatedRequestForFarTasksStoresNothing(t *testing.T) {
 	b := setup(t)
 	req := task.AddRequest{Tenant: b.tenant, RequestID: b.requestID(), Specs: []task.Spec{b.spec(task.OneShot, b.inHours(1)), b.spec(task.OneShot)}}
 	add := func() task.AddResult {
-		a := &adding{req: req, shard: placeOf(b.tenant, req.RequestID), key: req.RequestID}
+		a := &adding{req: req, home: placeOf(b.tenant, req.RequestID), key: req.RequestID}
 		if err := b.dbs[b.d].doAdds(t.Context(), []*adding{a})[0]; err != nil {
 			t.Fatal(err)
 		}
@@ -505,7 +505,7 @@ func (b *bundle) mixed(specs ...task.Spec) []*adding {
 	var group []*adding
 	for range 40 {
 		key := b.requestID()
-		group = append(group, &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: key, Specs: specs}, key: key, shard: placeOf(b.tenant, key)})
+		group = append(group, &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: key, Specs: specs}, key: key, home: placeOf(b.tenant, key)})
 	}
 	return group
 }

@@ -68,7 +68,7 @@ func (b *bundle) withKeys(c *task.ImportChunk, keys []string, body byte) *task.I
 func (b *bundle) keysHere(n int) (keys []string) {
 	for len(keys) < n {
 		b.adds++
-		if key := fmt.Sprintf("line-%d", b.adds); shardOfKey(b.tenant, key).Database() == b.d {
+		if key := fmt.Sprintf("line-%d", b.adds); kernel.ShardOfKey(b.tenant, key).Database() == b.d {
 			keys = append(keys, key)
 		}
 	}
@@ -250,7 +250,7 @@ func TestAChunkWithKeysIsStoredInTheShardsOfItsKeys(t *testing.T) {
 	b.sumOf("again", b.write(i, chunk).ImportSum, task.ImportSum{Lines: 400, Added: 400})
 	for n, key := range keys {
 		id, err := b.TaskOfKey(t.Context(), b.tenant, key)
-		if err != nil || id.Shard() != shardOfKey(b.tenant, key) {
+		if err != nil || id.Shard() != kernel.ShardOfKey(b.tenant, key) {
 			t.Fatalf("key %s: task %s, %v", key, id, err)
 		}
 		s, err := b.Get(t.Context(), b.tenant, id)

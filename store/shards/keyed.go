@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,7 +17,7 @@ import (
 
 // A task with an idempotency_key is a request of its own. Its key row replaces that of a
 // request_id: it is in the shard that is derived from the key, and the task is stored in
-// the same shard. The rules of requests apply: the first writer of the key row stores the
+// the same database. The rules of requests apply: the first writer of the key row stores the
 // task, and later calls read that task.
 //
 // The key row lives as long as its task can be read, and for max(retention, 24 h) after
@@ -108,20 +107,14 @@ func newKeyed(req task.AddRequest, least time.Duration) *adding {
 	}
 	return &adding{
 		req: req, key: kernel.TaskKeyPrefix + req.Key, keyed: k,
-		shard: shardOfKey(req.Tenant, req.Key),
+		home: kernel.ShardOfKey(req.Tenant, req.Key),
 	}
-}
-
-// shardOfKey returns the shard of the key row, and of the task, of an idempotency_key.
-func shardOfKey[T string | []byte](tenant int32, key T) task.Shard {
-	text := strconv.AppendInt(make([]byte, 0, 16+task.MaxKeyBytes), int64(tenant), 10)
-	return task.ShardOf(append(append(text, ':'), key...))
 }
 
 // TaskOfKey returns the id of the task with an idempotency_key, by one read of its key row. It
 // returns [task.NotFound] if no task has had the key, or if the task and its key are purged.
 func (s *Store) TaskOfKey(ctx context.Context, tenant int32, key string) (task.ID, error) {
-	shard := shardOfKey(tenant, key)
+	shard := kernel.ShardOfKey(tenant, key)
 	var id int64
 	var refused []int32
 	err := sql.KeyRead.QueryRow(ctx, s.db.Pool(shard.Database()), int16(shard), tenant, kernel.TaskKeyPrefix+key).
@@ -162,7 +155,7 @@ func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, er
 			if a.keyed.same && !out.Updated {
 				return
 			}
-			sql.KeyReplace.Queue(b, int16(a.shard), a.req.Tenant, a.key, int64(id), a.req.Hash[:16], a.keyed.lifetime.Milliseconds(), int64(id))
+			sql.KeyReplace.Queue(b, int16(a.home), a.req.Tenant, a.key, int64(id), a.req.Hash[:16], a.keyed.lifetime.Milliseconds(), int64(id))
 		},
 	}
 	_, err := s.onMachine(ctx, a.req.Tenant, id, step)
@@ -191,7 +184,7 @@ func (a *adding) replaceKey(ctx context.Context, tx pgx.Tx, now task.Instant) (f
 	if len(spec.ResolveBegin(now)) > 0 {
 		return true, nil // the task will be refused, so the key row stays as it is
 	}
-	tag, err := sql.KeyReplace.Exec(ctx, tx, int16(a.shard), a.req.Tenant, a.key, int64(a.first), a.req.Hash[:16],
+	tag, err := sql.KeyReplace.Exec(ctx, tx, int16(a.home), a.req.Tenant, a.key, int64(a.first), a.req.Hash[:16],
 		a.keyed.lifetime.Milliseconds(), int64(a.keyed.replaces))
 	return err == nil && tag.RowsAffected() > 0, err
 }
@@ -216,7 +209,7 @@ func (o *ownKeys) add(a *adding) bool {
 	if a.keyed.replaces != 0 {
 		return true // its row exists
 	}
-	o.shards, o.tenants = append(o.shards, int16(a.shard)), append(o.tenants, a.req.Tenant)
+	o.shards, o.tenants = append(o.shards, int16(a.home)), append(o.tenants, a.req.Tenant)
 	o.keys, o.firsts = append(o.keys, a.key), append(o.firsts, int64(a.first))
 	o.counts, o.hashes = append(o.counts, 1), append(o.hashes, a.req.Hash[:16])
 	o.lifetimes, o.begins = append(o.lifetimes, a.keyed.lifetime.Milliseconds()), append(o.begins, int64(a.keyed.begin))

@@ -20,7 +20,7 @@ func (b *bundle) keyedRequest(body byte, change ...func(*task.Spec)) task.AddReq
 	r := task.AddRequest{Tenant: b.tenant, KeepBegin: true, Specs: []task.Spec{b.spec(task.Blocking, change...)}}
 	for r.Key = ""; r.Key == ""; {
 		b.adds++
-		if key := fmt.Sprintf("key%d", b.adds); newKeyed(task.AddRequest{Tenant: b.tenant, Key: key, Specs: r.Specs}, 0).shard.Database() == b.d {
+		if key := fmt.Sprintf("key%d", b.adds); newKeyed(task.AddRequest{Tenant: b.tenant, Key: key, Specs: r.Specs}, 0).home.Database() == b.d {
 			r.Key = key
 		}
 	}

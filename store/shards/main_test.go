@@ -208,7 +208,7 @@ func (b *bundle) tryAdd(specs ...task.Spec) []task.AddItem {
 	b.t.Helper()
 	a := &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: b.requestID(), Specs: specs}}
 	a.key = a.req.RequestID
-	a.shard = task.ShardOf(a.key)
+	a.home = task.ShardOf(a.key)
 	if err := b.dbs[b.d].doAdds(context.Background(), []*adding{a})[0]; err != nil {
 		b.t.Fatal(err)
 	}

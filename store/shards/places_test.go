@@ -120,11 +120,11 @@ func TestARequestIDThatWasUsedForOtherTasksFailsItsOwnCallOnly(t *testing.T) {
 	other := used
 	other.Hash[0]++
 	place := newAdding(used)
-	db := b.dbs[place.shard.Database()]
+	db := b.dbs[place.home.Database()]
 	if errs := db.doAdds(t.Context(), []*adding{place}); errs[0] != nil {
 		t.Fatal(errs[0])
 	}
-	plain := &adding{req: task.AddRequest{Tenant: b.tenant + 1, Specs: []task.Spec{b.spec(task.OneShot)}}, shard: place.shard}
+	plain := &adding{req: task.AddRequest{Tenant: b.tenant + 1, Specs: []task.Spec{b.spec(task.OneShot)}}, home: place.home}
 	errs := db.doAdds(t.Context(), []*adding{newAdding(other), plain})
 	if errs[1] != nil {
 		t.Errorf("another tenant: %v", errs[1])
@@ -137,5 +137,5 @@ func TestARequestIDThatWasUsedForOtherTasksFailsItsOwnCallOnly(t *testing.T) {
 
 // newAdding returns the adding of a request with a request_id.
 func newAdding(r task.AddRequest) *adding {
-	return &adding{req: r, shard: task.ShardOf(r.RequestID), key: r.RequestID}
+	return &adding{req: r, home: task.ShardOf(r.RequestID), key: r.RequestID}
 }

@@ -207,7 +207,7 @@ func (s *Store) Replay(ctx context.Context, req task.AddRequest) (result task.Ad
 	if req.RequestID == "" {
 		return task.AddResult{}, false, nil
 	}
-	a := &adding{req: req, shard: task.ShardOf(req.RequestID), key: req.RequestID}
+	a := &adding{req: req, home: task.ShardOf(req.RequestID), key: req.RequestID}
 	switch err := s.lookUp(ctx, a); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return task.AddResult{}, false, nil
@@ -219,7 +219,7 @@ func (s *Store) Replay(ctx context.Context, req task.AddRequest) (result task.Ad
 
 // lookUp answers a repeated request outside a group.
 func (s *Store) lookUp(ctx context.Context, a *adding) error {
-	db := s.dbs[a.shard.Database()]
+	db := s.dbs[a.home.Database()]
 	ctx, leave, err := db.enter(ctx, a.req.Tenant)
 	if err != nil {
 		return err

@@ -331,7 +331,7 @@ func TestAddsWithinTheRateLetTheLargestRequestIn(t *testing.T) {
 func TestReplayAnswersOnlyWhatWasStored(t *testing.T) {
 	b := setup(t)
 	id := b.requestID()
-	a := &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: id, Specs: []task.Spec{b.spec(task.OneShot)}}, key: id, shard: task.ShardOf(id)}
+	a := &adding{req: task.AddRequest{Tenant: b.tenant, RequestID: id, Specs: []task.Spec{b.spec(task.OneShot)}}, key: id, home: task.ShardOf(id)}
 	if err := b.dbs[b.d].doAdds(t.Context(), []*adding{a})[0]; err != nil {
 		t.Fatal(err)
 	}

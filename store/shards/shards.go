@@ -168,6 +168,8 @@ type Store struct {
 	// manyWait has the databases in which the last peek did not list all rows.
 	manyWait  [task.Databases]atomic.Bool
 	forecasts [task.Databases]forecaster
+	// turn is where the turns of [database.openShard] begin in this process.
+	turn int64
 	// large has the places of large requests, by tenant.
 	large *share.Pool[int32]
 }
@@ -183,11 +185,11 @@ func New(cluster *store.Cluster, cfg Config) *Store {
 		Tier: far.New(db, far.Config{Horizon: cfg.Horizon, Place: machines.Place}), Letters: letters, Counters: counts,
 		Events: history.New(db),
 		db:     db, machines: machines, cfg: cfg, spacings: newSpacings(&cfg),
-		large: share.NewPool[int32](largeAdds, 0),
+		large: share.NewPool[int32](largeAdds, 0), turn: rand.Int64N(task.ShardsPerDatabase),
 	}
 	s.Operations = bulk.New(db, machines, counts, letters, bulk.Config{DropTenant: cfg.DropTenant, Quotas: cfg.Quotas, TakeQuota: s.TakeQuota})
 	s.Imports = imports.New(db, s.Tier, imports.Config{
-		Place: machines.Place, Upsert: s.Add, UpsertMany: s.UpsertMany, ShardOfKey: shardOfKey[[]byte], KeyLifetime: cfg.KeyLifetime, MaxKeyRenewal: maxKeyRenewal,
+		Place: machines.Place, Upsert: s.Add, UpsertMany: s.UpsertMany, KeyLifetime: cfg.KeyLifetime, MaxKeyRenewal: maxKeyRenewal,
 	})
 	servers := serverPlaces(cluster)
 	for d := range s.dbs {

@@ -38,6 +38,7 @@ type upserting struct {
 // replacedKey is the key row of a task that gets another body.
 type replacedKey struct {
 	id       task.ID
+	shard    task.Shard // of the key row
 	text     string
 	hash     []byte
 	lifetime int64
@@ -112,7 +113,7 @@ func (u *upserting) edit(m *task.Machine, x *imports.Upsert) (changed bool) {
 	if changed || !x.Same {
 		r := &x.Request
 		lifetime := max(u.s.cfg.KeyLifetime, r.Specs[0].Retention).Milliseconds()
-		u.keys = append(u.keys, replacedKey{x.ID, kernel.TaskKeyPrefix + r.Key, r.Hash[:16], lifetime})
+		u.keys = append(u.keys, replacedKey{x.ID, kernel.ShardOfKey(u.tenant, r.Key), kernel.TaskKeyPrefix + r.Key, r.Hash[:16], lifetime})
 	}
 	return changed
 }
@@ -166,7 +167,7 @@ func (u *upserting) queueKeys(b *pgx.Batch) {
 		return
 	}
 	slices.SortFunc(u.keys, func(x, y replacedKey) int {
-		return cmp.Or(cmp.Compare(x.id.Shard(), y.id.Shard()), cmp.Compare(x.text, y.text))
+		return cmp.Or(cmp.Compare(x.shard, y.shard), cmp.Compare(x.text, y.text))
 	})
 	var shards []int16
 	var texts []string
@@ -174,7 +175,7 @@ func (u *upserting) queueKeys(b *pgx.Batch) {
 	var hashes [][]byte
 	for i := range u.keys {
 		k := &u.keys[i]
-		shards, texts, ids = append(shards, int16(k.id.Shard())), append(texts, k.text), append(ids, int64(k.id))
+		shards, texts, ids = append(shards, int16(k.shard)), append(texts, k.text), append(ids, int64(k.id))
 		hashes, lifetimes = append(hashes, k.hash), append(lifetimes, k.lifetime)
 	}
 	sql.KeysReplace.Queue(b, shards, u.tenant, texts, ids, hashes, lifetimes)

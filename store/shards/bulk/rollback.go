@@ -243,14 +243,14 @@ func (b *bulkStep) dropKeys(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	slices.SortFunc(b.keys, func(x, y removedKey) int {
-		return cmp.Or(cmp.Compare(x.id.Shard(), y.id.Shard()), cmp.Compare(x.key, y.key))
+		return cmp.Or(cmp.Compare(x.shard, y.shard), cmp.Compare(x.key, y.key))
 	})
 	var shards []int16
 	var tenants []int32
 	var texts []string
 	var firsts []int64
 	for _, k := range b.keys {
-		shards, tenants = append(shards, int16(k.id.Shard())), append(tenants, b.row.Tenant)
+		shards, tenants = append(shards, int16(k.shard)), append(tenants, b.row.Tenant)
 		texts, firsts = append(texts, kernel.TaskKeyPrefix+k.key), append(firsts, int64(k.id))
 	}
 	_, err := sql.KeysDrop.Exec(ctx, tx, shards, tenants, texts, firsts)
@@ -259,6 +259,7 @@ func (b *bulkStep) dropKeys(ctx context.Context, tx pgx.Tx) error {
 
 // removedKey is the key of a removed task.
 type removedKey struct {
-	id  task.ID
-	key string
+	shard task.Shard // of the key row
+	key   string
+	id    task.ID
 }

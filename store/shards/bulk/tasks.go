@@ -217,7 +217,7 @@ func (b *bulkStep) apply(k *task.Machine, now task.Instant) bool {
 		k.Cancel()
 	case task.BulkRollbackImport:
 		if k.Task.Key != "" {
-			b.keys = append(b.keys, removedKey{k.Task.ID, k.Task.Key})
+			b.keys = append(b.keys, removedKey{kernel.ShardOfKey(k.Task.Tenant, k.Task.Key), k.Task.Key, k.Task.ID})
 		}
 		k.Task.Retention = 0
 		k.Cancel()

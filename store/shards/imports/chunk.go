@@ -138,7 +138,7 @@ func (w *writing) split() {
 	for i := range lines {
 		d := w.place
 		if key := lines[i].Key; key != nil {
-			d = w.im.cfg.ShardOfKey(w.of.Tenant, key).Database()
+			d = kernel.ShardOfKey(w.of.Tenant, key).Database()
 		}
 		w.parts[d] = append(w.parts[d], int32(i))
 	}

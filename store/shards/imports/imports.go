@@ -52,8 +52,6 @@ type Config struct {
 	// UpsertMany does upserts for tasks of database d in one transaction, and settles those that it
 	// can. If it fails, none is settled.
 	UpsertMany func(ctx context.Context, tenant int32, d int, list []*Upsert) error
-	// ShardOfKey returns the shard of an idempotency_key.
-	ShardOfKey func(tenant int32, key []byte) task.Shard
 	// KeyLifetime is the least lifetime of a key, and MaxKeyRenewal the longest time from now to
 	// the begin of it.
 	KeyLifetime, MaxKeyRenewal time.Duration

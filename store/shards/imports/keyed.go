@@ -111,7 +111,7 @@ func (p *part) order() {
 		if key := all[at].Key; key != nil {
 			var head [8]byte
 			copy(head[:], key)
-			places[i].head, places[i].shard = binary.BigEndian.Uint64(head[:]), p.w.im.cfg.ShardOfKey(tenant, key)
+			places[i].head, places[i].shard = binary.BigEndian.Uint64(head[:]), kernel.ShardOfKey(tenant, key)
 		}
 	}
 	slices.SortFunc(places, func(a, b place) int {
