@@ -109,16 +109,17 @@ type Config struct {
 	ClaimShare float64
 	// ClaimAhead is how far beyond the database's clock claims reach. Rows that become due
 	// within it are claimed, and their records are delayed in memory until they are due. A
-	// database is claimed from again when half of ClaimAhead has passed. It is between 0 and
-	// 2 s. The default is 0: only due rows are claimed.
+	// database is claimed from again when half of ClaimAhead has passed, or up to three quarters
+	// while claims take little time. It is between 0 and 2 s. The default is 0: only due rows
+	// are claimed.
 	ClaimAhead time.Duration
 	// MinTick and MaxTick bound the interval between two claims of one database that were
 	// not full. The defaults are 5 ms and 100 ms.
 	MinTick, MaxTick time.Duration
 	// PeekEvery is how often a database that has fired recently is peeked at while no row is
-	// known to be due; the default is 250 ms. MaxSleep is the same for idle databases, and at
-	// least that of databases that have been idle for a minute while hints arrive, which is 5 s;
-	// the default is 1 s.
+	// known to be due and no hints arrive; the default is 250 ms. MaxSleep is the same for idle
+	// databases and while hints arrive, and at least that of databases that have been idle for a
+	// minute while hints arrive, which is 5 s; the default is 1 s.
 	PeekEvery, MaxSleep time.Duration
 	// SweepEvery is the interval between claims without a lower bound; the default is 5 s.
 	// It is six times as long in a database that has been idle for a minute.

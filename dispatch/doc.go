@@ -47,7 +47,8 @@
 // while hints arrive ([hearing]).
 //
 // With [Config.ClaimAhead] claims go ahead of the clock: they claim rows that become due
-// within that window, and a database is claimed from again when half of it has passed. So no
+// within that window, and a database is claimed from again when half of it has passed, or up to three quarters
+// if claims take little time. So no
 // run is late although claims are rare and large, and the cost of claiming depends on the
 // number of claims. The records wait in the [delayQueue] until they are due. Its slices are
 // short and common to all databases, so many records go into one call, and none of them

@@ -9,7 +9,8 @@ import (
 )
 
 // A hearing knows whether hints arrive at this process. While they do, a database without due
-// rows sleeps for up to [longestSleep] between two peeks instead of [Config.MaxSleep].
+// rows sleeps for up to [longestSleep] between two peeks instead of [Config.MaxSleep], and for
+// [Config.MaxSleep] instead of [Config.PeekEvery] when it has fired recently.
 //
 // Hints arrive if one, or a greeting, came within the last hearFor. They do not if a peek has
 // shown a row of which a hint should have told: some process cannot send hints here, perhaps
@@ -84,9 +85,12 @@ func (p *planner) shownUntold(k task.Peek) bool {
 	return false
 }
 
+// isTold reports whether hints tell of all new rows that are due soon.
+func (p *planner) isTold(now time.Time) bool { return p.hears && now.Sub(p.acquiredAt) >= settled }
+
 // longestSleep returns how long the database may sleep between two peeks while it is idle.
 func (p *planner) longestSleep(now time.Time) time.Duration {
-	if p.hears && now.Sub(p.firedAt) >= asleep && now.Sub(p.acquiredAt) >= settled {
+	if p.isTold(now) && now.Sub(p.firedAt) >= asleep {
 		return max(longestSleep, p.cfg.MaxSleep)
 	}
 	return p.cfg.MaxSleep

@@ -202,24 +202,34 @@ func (p *planner) claimAt(now time.Time, s situation) time.Time {
 // before the edge wait for a result or a retry, which is not claimed ahead, or they are new
 // and their hint was lost.
 func (p *planner) aheadOf(due *earliest) {
-	half := p.cfg.ClaimAhead / 2
+	slack := p.slack()
 	for _, u := range p.soon {
 		if u.Due > p.edge {
-			due.add(p.localTime(u.Due).Add(-half))
+			due.add(p.localTime(u.Due).Add(-slack))
 			return
 		}
 		due.add(p.localTime(u.Due))
 	}
 	if p.known != task.Never { // no peek has listed the rows beyond the edge
-		due.add(p.localTime(p.edge).Add(-half))
+		due.add(p.localTime(p.edge).Add(-slack))
 	}
 }
 
+// slackClaims is how much longer than usual a claim ahead may take, without a late run.
+const slackClaims = 24
+
+// slack returns how long before the first row is due a claim ahead begins. The shorter it is,
+// the more rows a claim takes; but the longer claims take, the more their times differ.
+func (p *planner) slack() time.Duration {
+	w := p.cfg.ClaimAhead
+	return min(max(w/4, slackClaims*p.took), w/2)
+}
+
 // lead returns how long before its due time a row is claimed because of a hint. It is less
-// than half of ClaimAhead, so that the next regular claim may come first and take the row.
+// than slack, so that the next regular claim may come first and take the row.
 func (p *planner) lead() time.Duration {
 	w := p.cfg.ClaimAhead
-	return min(max(w/4, 2*p.took), w/2)
+	return min(max(w/8, 2*p.took), w/2)
 }
 
 // gather returns how long a claim waits for more rows after the first one is due.

@@ -41,10 +41,12 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 		until   int
 	}{
 		{"idle sleeps until the next peek", func(*planner) {}, 10, sleep, 1002},
-		{"a row beyond the edge is claimed half a window before it is due", func(p *planner) { look(p, 2, 700) }, 10, sleep, 500},
-		{"a row beyond the edge is claimed at that time", func(p *planner) { look(p, 2, 700) }, 500, claim, 0},
+		{"a row beyond the edge is claimed a quarter of a window before it is due", func(p *planner) { look(p, 2, 700) }, 10, sleep, 600},
+		{"slow claims begin half a window before", func(p *planner) { look(p, 2, 700); p.took = 10 * time.Millisecond }, 10, sleep, 500},
+		{"others begin as long before as 24 claims take", func(p *planner) { look(p, 2, 700); p.took = 5 * time.Millisecond }, 10, sleep, 580},
+		{"a row beyond the edge is claimed at that time", func(p *planner) { look(p, 2, 700) }, 600, claim, 0},
 		{"a row before the edge is claimed when it is due", func(p *planner) { look(p, 2, 300) }, 10, sleep, 300},
-		{"the first row beyond the edge may be claimed before one at the edge", func(p *planner) { look(p, 2, 390, 401) }, 10, sleep, 201},
+		{"the first row beyond the edge may be claimed before one at the edge", func(p *planner) { look(p, 2, 390, 401) }, 10, sleep, 301},
 		{"after a claim the rows due in its window are passed", func(p *planner) {
 			look(p, 2, 700, 800, 899)
 			claimed(p, 500, task.Claim{Rows: 3})
@@ -52,22 +54,22 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 		{"the next claim is for the first beyond the edge", func(p *planner) {
 			look(p, 2, 700, 800, 901)
 			claimed(p, 500, task.Claim{Rows: 2})
-		}, 502, sleep, 701},
-		{"a busy database is claimed from after half a window", func(p *planner) {
+		}, 502, sleep, 801},
+		{"a busy database is claimed from after three quarters of a window", func(p *planner) {
 			look(p, 402, full(600)...)
 			claimed(p, 500, task.Claim{Rows: 300})
-		}, 502, sleep, 700},
-		{"a busy database is claimed from when half a window has passed", func(p *planner) {
+		}, 502, sleep, 800},
+		{"a busy database is claimed from when three quarters of a window have passed", func(p *planner) {
 			look(p, 402, full(600)...)
 			claimed(p, 500, task.Claim{Rows: 300})
-		}, 700, claim, 0},
+		}, 800, claim, 0},
 		{"a claim of fewer rows than known is followed by a peek", func(p *planner) {
 			look(p, 2, 700, 800)
 			claimed(p, 500, task.Claim{Rows: 1})
 		}, 502, peek, 0},
 		{"a hint for now leads to a claim immediately", func(p *planner) { p.hint(at(50), db(50)) }, 50, claim, 0},
-		{"a hint for soon leads to a claim immediately", func(p *planner) { p.hint(at(50), db(149)) }, 50, claim, 0},
-		{"a hint for later waits for a regular claim", func(p *planner) { p.hint(at(50), db(350)) }, 60, sleep, 250},
+		{"a hint for soon leads to a claim immediately", func(p *planner) { p.hint(at(50), db(99)) }, 50, claim, 0},
+		{"a hint for later waits for a regular claim", func(p *planner) { p.hint(at(50), db(350)) }, 60, sleep, 300},
 		{"a hint leads to an earlier claim when claims take long", func(p *planner) { p.took = 75 * time.Millisecond; p.hint(at(50), db(350)) }, 60, sleep, 200},
 		{"a regular claim serves the hint", func(p *planner) {
 			p.hint(at(50), db(350))
@@ -76,7 +78,7 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 		}, 240, sleep, 480},
 		{"a row that a claim moved before the edge is claimed in time", func(p *planner) {
 			claimed(p, 100, task.Claim{Rows: 30, Next: db(330)})
-		}, 110, sleep, 230},
+		}, 110, sleep, 280},
 		{"claims keep their interval", func(p *planner) { p.hint(at(4), db(4)) }, 5, sleep, 20},
 	}
 	for _, tt := range tests {
@@ -97,7 +99,7 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 func TestRangeFormIsOnlyForAWindowThatWasCountedToItsEnd(t *testing.T) {
 	for ms, want := range map[int]task.ClaimForm{1102: task.RangeForm, 1103: task.CappedForm} {
 		p := aheadPlanner() // has counted until 1502
-		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(1300), Rows: 1})
+		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: soon(1200), Rows: 1})
 		if st := p.next(at(ms), withCapacity()); st.do != claim || st.form != want {
 			t.Errorf("at %d ms: %s %s, want %s", ms, st.do, st.form, want)
 		}
@@ -129,7 +131,7 @@ func TestOverdueRowsAreClaimedBeforeThoseAhead(t *testing.T) {
 }
 
 func TestClaimAheadIsOfTheShardsThatAreDueInItsWindow(t *testing.T) {
-	list := []task.Upcoming{{Due: db(500), Shard: 7}, {Due: db(690), Shard: 9}, {Due: db(1200), Shard: 11}}
+	list := []task.Upcoming{{Due: db(500), Shard: 7}, {Due: db(790), Shard: 9}, {Due: db(1200), Shard: 11}}
 	tests := []struct {
 		name  string
 		hint  int
@@ -137,9 +139,9 @@ func TestClaimAheadIsOfTheShardsThatAreDueInItsWindow(t *testing.T) {
 		want  []task.Shard
 		edge  task.Instant
 	}{
-		{"all rows are known", 0, task.Never, []task.Shard{7, 9}, db(700)},
-		{"a hint for the window may be of any shard", 690, task.Never, nil, db(700)},
-		{"the known rows end before the window", 0, db(690), nil, db(700)},
+		{"all rows are known", 0, task.Never, []task.Shard{7, 9}, db(800)},
+		{"a hint for the window may be of any shard", 790, task.Never, nil, db(800)},
+		{"the known rows end before the window", 0, db(790), nil, db(800)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -148,13 +150,13 @@ func TestClaimAheadIsOfTheShardsThatAreDueInItsWindow(t *testing.T) {
 			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: slices.Clone(list)})
 			p.known = tt.known
 			if tt.hint > 0 {
-				p.hint(at(299), db(tt.hint))
+				p.hint(at(399), db(tt.hint))
 			}
-			st := p.next(at(300), withCapacity())
+			st := p.next(at(400), withCapacity())
 			if st.do != claim || st.form != task.RangeForm || !slices.Equal(st.shards, tt.want) {
 				t.Fatalf("next = %s %s of shards %v, want shards %v", st.do, st.form, st.shards, tt.want)
 			}
-			p.claimed(at(300), at(301), st, &task.Claim{Now: db(300), Rows: 2}, 0)
+			p.claimed(at(400), at(401), st, &task.Claim{Now: db(400), Rows: 2}, 0)
 			if p.edge != tt.edge {
 				t.Errorf("edge = %s, want %s", p.edge, tt.edge)
 			}
