@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -397,19 +398,19 @@ func TestRevocationsAreNotAskedForWhileNoCallComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		auth := &fakeAuth{}
 		b := newBearers(auth)
-		asked := 0
+		var asked atomic.Int32
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go b.revoked.poll(ctx, func(context.Context) ([]string, bool, error) {
-			asked++
+			asked.Add(1)
 			return nil, false, nil
 		}, b.known.clear, slog.New(slog.DiscardHandler))
-		askedIn := func(d time.Duration) int {
+		askedIn := func(d time.Duration) int32 {
 			synctest.Wait()
-			before := asked
+			before := asked.Load()
 			time.Sleep(d)
 			synctest.Wait()
-			return asked - before
+			return asked.Load() - before
 		}
 		if n := askedIn(time.Minute); n != 0 {
 			t.Errorf("asked %d times before the first call", n)
