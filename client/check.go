@@ -24,7 +24,9 @@ const (
 	// or in the listener, since they were claimed or, if they were claimed
 	// ahead, since they were due. A punctual run costs no call. Its handler may
 	// start up to 1.5 seconds after its task was cancelled: that second, and
-	// the half second by which claims go ahead.
+	// the half second by which claims go ahead. A late run is checked when the
+	// handlers before it should end within 100 ms, so after handlers that suddenly
+	// take longer it may start later.
 	CheckLate CheckPolicy = iota
 	// CheckAlways checks every run. No handler starts if its task was cancelled
 	// before the check.

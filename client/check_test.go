@@ -149,3 +149,31 @@ func TestAListenerThatStartedSlowlyDoesNotCheckEveryRun(t *testing.T) {
 		t.Error("a punctual run is checked after a prompt answer of the service")
 	}
 }
+
+// TestChecksGoFurtherAheadThanLeases: a service that is so busy that runs are late answers late,
+// and must not be asked for less because of that.
+func TestChecksGoFurtherAheadThanLeases(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		mean           time.Duration
+		busy           int
+		leases, checks int
+	}{
+		{"short handlers", 0, 4, 4 * maxLeasesAhead, 4 * maxChecksAhead},
+		{"handlers of the time of an answer", leaseAhead, 4, 4, 4},
+		{"long handlers", time.Minute, 4, 1, 1},
+		{"long handlers, and free workers", time.Minute, 1, 3, 3},
+	} {
+		g := &engine{l: &Listener{cfg: ListenerConfig{Workers: 4}}, mean: tt.mean, busy: tt.busy}
+		for typ, want := range map[task.Type]int{task.Blocking: tt.leases, task.OneShot: tt.checks} {
+			e := &entry{rec: &arrival{pub: task.Publication{Type: typ}}}
+			n := 0
+			for ; g.mayAsk(e) && n <= want; n++ {
+				g.asking(e.rec, 1)
+			}
+			if n != want {
+				t.Errorf("%s: %d questions about %v runs at once, want %d", tt.name, n, typ, want)
+			}
+		}
+	}
+}

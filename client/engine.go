@@ -27,7 +27,8 @@ type engine struct {
 	plain      queue // runs that need no call before they execute
 	blocking   queue
 	leased     []*execution
-	starts     int // requested, or leased and waiting for a worker
+	starts     int // leases that are requested, or wait for a worker
+	checks     int // runs that are being checked, or were checked and wait for a worker
 	busy       int // handlers that run
 	turn       bool
 	service    serviceClock
@@ -62,6 +63,11 @@ const (
 	// maxLeasesAhead bounds leases per worker, in case handlers suddenly become
 	// slow: no other listener can execute a run that is leased here.
 	maxLeasesAhead = 8
+	// maxChecksAhead is the same for checks. They bind no run to this listener, and a service
+	// that is so busy that runs are late answers late: then the number of questions on their
+	// way bounds how many runs are executed. If handlers suddenly become slow, as many runs
+	// wait for a worker after their check.
+	maxChecksAhead = 32
 )
 
 func newEngine(l *Listener) *engine {
@@ -80,13 +86,30 @@ func (g *engine) ahead(d time.Duration) int {
 	return int(min(max(n, int64(w)), int64(g.l.cfg.MaxPending)))
 }
 
-// leasesAhead returns how many leases may be requested or wait for a worker:
-// the number of workers that are free now or will be free when the answer
-// arrives. It is at least 1, or plain runs would occupy all workers.
-func (g *engine) leasesAhead() int {
+// askAhead returns how many questions of one kind may be on their way, or answered and wait for
+// a worker: the number of workers that are free now or will be free when the answer
+// arrives, at most perWorker for each. It is at least 1, or plain runs would occupy all workers.
+func (g *engine) askAhead(perWorker int) int {
 	w := g.l.cfg.Workers
-	soon := int(min(int64(w)*int64(leaseAhead)/int64(max(g.mean, time.Microsecond)), int64(maxLeasesAhead*w)))
+	soon := int(min(int64(w)*int64(leaseAhead)/int64(max(g.mean, time.Microsecond)), int64(perWorker*w)))
 	return max(w-g.busy, soon, w/8, 1)
+}
+
+// mayAsk reports whether the service may be asked about a queued entry now.
+func (g *engine) mayAsk(e *entry) bool {
+	if e.rec.pub.Type == task.Blocking {
+		return g.starts < g.askAhead(maxLeasesAhead)
+	}
+	return g.checks < g.askAhead(maxChecksAhead)
+}
+
+// asking counts n more questions about a run.
+func (g *engine) asking(a *arrival, n int) {
+	if a.pub.Type == task.Blocking {
+		g.starts += n
+	} else {
+		g.checks += n
+	}
 }
 
 // admit waits until there is room for one more record. It returns false when
@@ -161,7 +184,7 @@ func (g *engine) perform(acts []action) {
 			q.rest = append(q.rest, a.entry)
 		case doStart:
 			if a.tries == 0 {
-				g.starts++
+				g.asking(a.rec, 1)
 			}
 			if a.rec.pub.Type == task.Blocking {
 				g.pushAction(g.again.starts, a)
@@ -201,7 +224,7 @@ func (g *engine) pump() {
 	if g.stopping {
 		return
 	}
-	for g.blocking.len() > 0 && g.starts < g.leasesAhead() {
+	for g.blocking.len() > 0 && g.mayAsk(g.blocking.next()) {
 		g.begin(g.blocking.pop())
 	}
 }
@@ -238,7 +261,7 @@ func (g *engine) pumpLeased() bool {
 	}
 	var f *execution
 	f, g.leased = pop(g.leased)
-	g.starts--
+	g.asking(f.rec, -1)
 	g.launch(f)
 	return true
 }
@@ -285,11 +308,11 @@ func (g *engine) startAnswered(a action, r task.Reply, asked time.Time) {
 		}
 		out = t.startAnswered(out, a.entry, r.Code)
 		if r.Code == task.Accepted && a.entry.phase == returning && a.entry.rec == a.rec {
-			g.starts--
+			g.asking(a.rec, -1)
 			g.freeSlot(a.entry)
 		}
 		if r.Code != task.Accepted && r.Code != task.Retry {
-			g.starts--
+			g.asking(a.rec, -1)
 		}
 		g.perform(out)
 		g.unslot(a.entry)
