@@ -26,8 +26,8 @@ import (
 // Shards are drawn at random, so different clients use different shards.
 //
 // The shard of a request follows from its request_id ([task.ShardOf]); only small requests
-// lie elsewhere in its database, with others of this second. The client
-// draws ids until one maps to the chosen shard. A retry keeps its id, because the first
+// lie elsewhere in its database, with others of this second. The client draws ids until one
+// maps to the chosen shard. A retry keeps its id, because the first
 // try may have been stored. Only a request for which every answer was that the server of its
 // database hangs and nothing was stored moves: it gets a new id, of another database.
 const (

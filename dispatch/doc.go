@@ -47,10 +47,9 @@
 // while hints arrive ([hearing]).
 //
 // With [Config.ClaimAhead] claims go ahead of the clock: they claim rows that become due
-// within that window, and a database is claimed from again when half of it has passed, or up to three quarters
-// if claims take little time. So no
-// run is late although claims are rare and large, and the cost of claiming depends on the
-// number of claims. The records wait in the [delayQueue] until they are due. Its slices are
+// within that window, and a database is claimed from again when half of it has passed, or up
+// to three quarters if claims take little time. So no run is late although claims are rare
+// and large, and the cost of claiming depends on the number of claims. The records wait in the [delayQueue] until they are due. Its slices are
 // short and common to all databases, so many records go into one call, and none of them
 // early. A new owner that finds records in the outbox which are not due delays them in the
 // same way, whatever its own window. Delayed records count towards the bounds of memory. In

@@ -176,12 +176,17 @@ func appendParams(dst []byte, rows []*task.Row, t *table) ([]byte, error) {
 		return nil, fmt.Errorf("pack: %d bytes of params; at most %d are allowed", total, MaxParams)
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(rows)))
-	dst = binary.LittleEndian.AppendUint32(dst, idSum(len(rows), func(i int) task.ID { return rows[i].ID }))
+	dst = binary.LittleEndian.AppendUint32(dst, rowSum(rows))
 	dst = appendColumn(dst, offsets, lengths)
 	for _, r := range rows {
 		dst = append(dst, r.Params...)
 	}
 	return binary.AppendUvarint(dst, 0), nil // no further sections
+}
+
+// rowSum is [idSum] of rows.
+func rowSum(rows []*task.Row) uint32 {
+	return idSum(len(rows), func(i int) task.ID { return rows[i].ID })
 }
 
 // idSum is a checksum of the ids of n tasks: it tells whose params a blob holds.
@@ -272,8 +277,7 @@ func FillParams(rows []*task.Row, params []byte, want func(i int) bool) (err err
 	if want == nil && params[2]&compressed == 0 {
 		content = bytes.Clone(content) // it is the caller's blob
 	}
-	sum := idSum(len(rows), func(i int) task.ID { return rows[i].ID })
-	return readParams(content, len(rows), sum, func(i int, b []byte) {
+	return readParams(content, len(rows), rowSum(rows), func(i int, b []byte) {
 		switch {
 		case want == nil:
 			rows[i].Params = b

@@ -199,8 +199,8 @@ func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error
 	return nil
 }
 
-// smallAdd is the most tasks of a request that lies with other small requests.
-const smallAdd = 16
+// fewTasks is the most tasks of a request that lies with other small requests.
+const fewTasks = 16
 
 // choose sets the shards of the tasks of a group. Small requests lie together: their keys scatter
 // over all 32 tables of the database, and a row costs less in a table with other rows of its group.
@@ -208,7 +208,7 @@ func (db *database) choose(group []*adding) {
 	open := db.openShard(time.Now())
 	for _, a := range group {
 		a.shard = a.home
-		if len(a.req.Specs) <= smallAdd {
+		if len(a.req.Specs) <= fewTasks {
 			a.shard = open
 		}
 	}
