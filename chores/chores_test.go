@@ -46,7 +46,7 @@ type step struct {
 }
 
 func newFake() *fake {
-	return &fake{work: map[string]int{}, fail: map[string]error{}, began: time.Now()}
+	return &fake{work: map[string]int{}, slow: map[string]time.Duration{}, fail: map[string]error{}, began: time.Now()}
 }
 
 // do records a step and reports whether more remain.
@@ -284,12 +284,12 @@ func TestPromotionsComeFirstAndDoNotWaitForTheBudget(t *testing.T) {
 func TestOtherStepsTakeTheirShareOfTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.takes = time.Second
+		f.slow["split"] = time.Second
 		f.work["split"] = 1 << 30
 		_, stop := start(t, f, Config{Share: 0.25, Concurrency: 2}, Events{}, 0, 1, 2, 3)
 		time.Sleep(1000 * time.Second)
 		stop()
-		if n := len(f.steps) - f.count("promote"); n < 150 || n > 350 {
+		if n := f.count("split"); n < 150 || n > 350 {
 			t.Errorf("%d steps of 1 s within 1000 s, want about 250", n)
 		}
 		if f.most > 2 {
@@ -334,6 +334,28 @@ func TestNothingStarvesBesideALongChore(t *testing.T) {
 			if f.count(name) < 5 {
 				t.Errorf("%s ran %d times within 20 min, want at least 5", name, f.count(name))
 			}
+		}
+	})
+}
+
+func TestNothingStarvesBesidePromotionsThatTakeTheWholeBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.takes = 300 * time.Millisecond
+		for _, name := range []string{"split", "demote", "merge", "bulk"} {
+			f.work[name] = 1 << 30
+		}
+		databases := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+		_, stop := start(t, f, Config{Horizon: 20 * time.Second, Concurrency: len(databases)}, Events{}, databases...)
+		time.Sleep(20 * time.Minute)
+		stop()
+		for name, least := range map[string]int{"split": 3, "demote": 3, "merge": 3, "bulk": 60} {
+			if n := f.count(name) / len(databases); n < least || n > 3*least {
+				t.Errorf("%s ran %d times for a database within 20 min, want %d to %d", name, n, least, 3*least)
+			}
+		}
+		if n := f.count("promote") / len(databases); n < 300 {
+			t.Errorf("%d promotions of a database within 20 min, want at least 300", n)
 		}
 	})
 }

@@ -22,7 +22,8 @@
 // All loops of a process share a budget: after each step they pause, so that
 // steps take [Config.Share] of the time, with at most [Config.Concurrency]
 // concurrent steps. Two chores do not wait for the budget: promotion, and a
-// compaction of level 0 that is so late that its tasks may be due soon. While
+// compaction of level 0 that is so late that its tasks may be due soon. No chore waits for it without end: where
+// promotions take all of it, the others still have a step now and then, bulk operations every 10 s. While
 // the dispatcher is busy, steps are small, and counting the load calendar has a smaller budget of its own.
 //
 // A chore that finds no work runs at growing intervals, up to one minute. For promotion the

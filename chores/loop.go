@@ -43,6 +43,9 @@ type chore struct {
 	// maxWait is how long the chore may wait for the budget after it has become due. If it
 	// is 0 the chore does not wait.
 	maxWait time.Duration
+	// turns says that a step that leaves work ends this wait, and the next one begins. The others have a
+	// deadline: once they are overdue, they continue until no work is left.
+	turns bool
 	// pace, if set, is the budget of counting the load calendar, for which the chore waits beside that of all
 	// chores, however long. Steps that leave work are charged.
 	pace *budget
@@ -85,25 +88,29 @@ func (ch *chore) distance(found work) time.Duration {
 	return ch.idle
 }
 
-// forever is an unlimited maxWait.
-const forever = 1000 * time.Hour
+// bulkWait is the maxWait of bulk operations, for whose end somebody may wait, and longWait that of chores without
+// a deadline. Both are bounded, or promotions that take the whole budget would stop these chores.
+const (
+	bulkWait = 10 * time.Second
+	longWait = 5 * time.Minute
+)
 
 func newLoop(c *Chores, d int, own task.Ownership) *loop {
 	l := &loop{c: c, d: d, own: own, stopping: make(chan struct{}), done: make(chan struct{}), promote: make(chan struct{}, 1), bulkStarted: make(chan struct{}, 1)}
 	l.ctx, l.abort = context.WithCancel(context.Background())
 	cfg := &c.cfg
 	l.compaction = &chore{name: task.CompactLevel0.String(), every: cfg.compactEvery(), step: l.compactStep, maxWait: cfg.ahead() / 4}
-	l.bulk = &chore{name: "bulk", every: bulkEvery, rest: bulkRest, step: l.bulkStep, maxWait: forever, limit: cfg.bulkLimit()}
+	l.bulk = &chore{name: "bulk", every: bulkEvery, rest: bulkRest, step: l.bulkStep, maxWait: bulkWait, turns: true, limit: cfg.bulkLimit()}
 	l.list = []*chore{
 		{name: task.CompactPromote.String(), every: cfg.promoteEvery(), rest: cfg.promoteRest(), step: l.compactionStep(task.CompactPromote)},
 		l.compaction,
-		{name: task.CompactSplit.String(), every: cfg.promoteEvery() * 2, rest: cfg.promoteRest(), step: l.compactionStep(task.CompactSplit), maxWait: forever},
-		{name: "demote", every: cfg.DemoteEvery, step: l.demoteStep, maxWait: forever},
+		{name: task.CompactSplit.String(), every: cfg.promoteEvery() * 2, rest: cfg.promoteRest(), step: l.compactionStep(task.CompactSplit), maxWait: longWait, turns: true},
+		{name: "demote", every: cfg.DemoteEvery, step: l.demoteStep, maxWait: longWait, turns: true},
 		{name: "purge", every: cfg.PurgeEvery, rest: longestRest, step: counted(c.store.Purge, d), maxWait: time.Minute},
 		{name: "fold", every: cfg.PurgeEvery, rest: longestRest, step: counted(c.store.FoldCounters, d), maxWait: time.Minute},
 		{name: "history", every: cfg.HistoryEvery, step: l.historyStep, maxWait: time.Hour},
-		{name: task.CompactMerge.String(), every: cfg.MergeEvery, step: l.compactionStep(task.CompactMerge), maxWait: forever},
-		{name: "purge locator", every: cfg.MergeEvery, step: l.locatorStep, maxWait: forever},
+		{name: task.CompactMerge.String(), every: cfg.MergeEvery, step: l.compactionStep(task.CompactMerge), maxWait: longWait, turns: true},
+		{name: "purge locator", every: cfg.MergeEvery, step: l.locatorStep, maxWait: longWait, turns: true},
 		l.bulk,
 		{name: "stats", every: cfg.StatsEvery, step: l.statsStep, maxWait: time.Minute},
 	}
@@ -299,6 +306,8 @@ func (l *loop) do(ch *chore) (lost bool) {
 		if l.ctx.Err() == nil {
 			l.c.cfg.Log.Warn("chore failed; trying again", "database", l.d, "chore", ch.name, "err", err)
 		}
+	case found == more && ch.turns:
+		ch.failures, ch.at = 0, ch.last
 	case found == more:
 		ch.failures = 0 // at stays, so that its maxWait continues
 	default:
