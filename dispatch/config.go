@@ -134,6 +134,9 @@ type Config struct {
 	ClaimConcurrency int
 	// StoreTimeout bounds each transaction. The default is 10 s.
 	StoreTimeout time.Duration
+	// TokenTimeout bounds a request for tokens of tenants with a dispatch rate. While their home database
+	// does not answer, the dispatcher grants itself its part of the rates by its own clock. The default is 500 ms.
+	TokenTimeout time.Duration
 
 	// MaxRecords and MaxBytes bound the records that wait for their confirmation, or are
 	// delayed until they are due, over all databases. The defaults are 50,000 and 64 MiB.
@@ -195,6 +198,7 @@ func (c Config) withDefaults() Config {
 	or(&c.MaxRows, 5000)
 	or(&c.ClaimConcurrency, 4)
 	or(&c.StoreTimeout, 10*time.Second)
+	or(&c.TokenTimeout, 500*time.Millisecond)
 	or(&c.MaxRecords, 50_000)
 	or(&c.MaxBytes, 64<<20)
 	or(&c.CallRecords, 5000)
@@ -254,7 +258,7 @@ func (c Config) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"store_timeout", c.StoreTimeout}, {"publish_timeout", c.PublishTimeout}, {"release_timeout", c.ReleaseTimeout}, {"publish_every", c.PublishEvery}} {
+	}{{"store_timeout", c.StoreTimeout}, {"token_timeout", c.TokenTimeout}, {"publish_timeout", c.PublishTimeout}, {"release_timeout", c.ReleaseTimeout}, {"publish_every", c.PublishEvery}} {
 		check(d.value > 0, "%s %s is not positive", d.name, d.value)
 	}
 	return errors.Join(faults...)

@@ -39,7 +39,7 @@ func New(cfg Config, store Store, publisher Publisher, events Events) (*Dispatch
 		env: e, scheduler: newScheduler(e), caps: newCapLoop(e),
 		activity: &activity{recent: max(e.cfg.MaxTick, e.cfg.ClaimAhead)},
 	}
-	d.tokens = newTokenStore(store, d.ownedPart)
+	d.tokens = newTokenStore(store, e.cfg.TokenTimeout, d.ownedPart)
 	d.pipeline = newPipeline(e, publisher, d.scheduler.backlogged, d)
 	places := make(chan struct{}, e.cfg.ClaimConcurrency)
 	for i := range d.dbs {

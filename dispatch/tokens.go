@@ -19,6 +19,8 @@ import (
 // owners.
 type tokenStore struct {
 	store Store
+	// timeout bounds a request to a home database.
+	timeout time.Duration
 	// part returns the part of all shards that this process owns.
 	part  func() float64
 	homes [task.Databases]homeTokens
@@ -35,16 +37,13 @@ type homeTokens struct {
 	askAfter time.Time
 }
 
-func newTokenStore(store Store, part func() float64) *tokenStore {
-	s := &tokenStore{store: store, part: part}
+func newTokenStore(store Store, timeout time.Duration, part func() float64) *tokenStore {
+	s := &tokenStore{store: store, timeout: timeout, part: part}
 	for i := range s.homes {
 		s.homes[i] = homeTokens{lock: make(chan struct{}, 1), caches: map[int32]*fair.TokenCache{}, taken: map[int32]int{}}
 	}
 	return s
 }
-
-// tokenWait bounds a request to a home database.
-const tokenWait = 500 * time.Millisecond
 
 // wantedTokens are the tokens that a claim wants of a tenant with that rate, and what it got.
 type wantedTokens struct {
@@ -137,7 +136,7 @@ func (h *homeTokens) cache(tenant int32) *fair.TokenCache {
 
 // ask requests tokens from a home database. The caller has the lock.
 func (s *tokenStore) ask(ctx context.Context, home int, wanted []*wantedTokens) error {
-	ctx, cancel := context.WithTimeout(ctx, tokenWait)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	h := &s.homes[home]
 	requests := make([]task.TokenRequest, len(wanted))

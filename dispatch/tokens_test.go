@@ -23,7 +23,7 @@ func (slowTokens) TakeTokens(_ context.Context, _ int, requests []task.TokenRequ
 // a flow without one would wait for ever.
 func TestAFlowWithoutTokensIsAlwaysTriedAgain(t *testing.T) {
 	t.Parallel()
-	s := newTokenStore(slowTokens{}, func() float64 { return 1 })
+	s := newTokenStore(slowTokens{}, 500*time.Millisecond, func() float64 { return 1 })
 	before := time.Now()
 	w := &wantedTokens{tenant: 1, rate: 100, want: 10}
 	err := s.takeTokens(t.Context(), []*wantedTokens{w})
@@ -53,7 +53,7 @@ func (c *countedTokens) TakeTokens(_ context.Context, home int, requests []task.
 func TestTenantsOfOneHomeShareARequestForTokens(t *testing.T) {
 	t.Parallel()
 	store := &countedTokens{asked: map[int][]task.TokenRequest{}}
-	s := newTokenStore(store, func() float64 { return 1 })
+	s := newTokenStore(store, 500*time.Millisecond, func() float64 { return 1 })
 	take := func(tenants ...int32) (got []int) {
 		var wanted []*wantedTokens
 		for _, tenant := range tenants {

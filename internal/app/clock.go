@@ -20,16 +20,18 @@ func NewVirtualClock(cluster *store.Cluster, c *config.Config, parts ...virtualc
 }
 
 // With a virtual clock nothing is claimed ahead, since the clock may stand still.
-// Whoever moves it waits for each step, so steps are short.
+// Whoever moves it waits for each step, so steps are short. Rates are kept by the virtual
+// clock, so a dispatcher waits long for the database that grants tokens before it goes by its own clock.
 const (
 	clockTick        = time.Millisecond
 	clockAcknowledge = 50 * time.Millisecond
+	clockTokens      = 10 * time.Second
 )
 
 // byClock adapts the configuration of a dispatcher to its clock.
 func (o *Options) byClock(c dispatch.Config) dispatch.Config {
 	if o.VirtualClock {
-		c.ClaimAhead, c.MinTick, c.AcknowledgeAfter = 0, clockTick, clockAcknowledge
+		c.ClaimAhead, c.MinTick, c.AcknowledgeAfter, c.TokenTimeout = 0, clockTick, clockAcknowledge, clockTokens
 	}
 	return c
 }
