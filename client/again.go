@@ -61,7 +61,7 @@ func (g *engine) pushAction(w *again, a action) {
 		a.entry.unanswered = true
 		g.unansweredEntries++
 		if a.verb == doStart {
-			g.asking(a.rec, -1)
+			g.askedOf(a.rec).n--
 		}
 	}
 	if a.verb == doStart {
@@ -83,7 +83,7 @@ func (g *engine) answered(a action, code task.Code) {
 	a.entry.unanswered = false
 	g.unansweredEntries--
 	if a.verb == doStart {
-		g.asking(a.rec, 1)
+		g.askedOf(a.rec).n++
 	}
 }
 

@@ -165,15 +165,34 @@ func TestChecksGoFurtherAheadThanLeases(t *testing.T) {
 		{"long handlers, and free workers", time.Minute, 1, 3, 3},
 	} {
 		g := &engine{l: &Listener{cfg: ListenerConfig{Workers: 4}}, mean: tt.mean, busy: tt.busy}
-		for typ, want := range map[task.Type]int{task.Blocking: tt.leases, task.OneShot: tt.checks} {
-			e := &entry{rec: &arrival{pub: task.Publication{Type: typ}}}
-			n := 0
-			for ; g.mayAsk(e) && n <= want; n++ {
-				g.asking(e.rec, 1)
-			}
-			if n != want {
-				t.Errorf("%s: %d questions about %v runs at once, want %d", tt.name, n, typ, want)
+		for perWorker, want := range map[int]int{maxLeasesAhead: tt.leases, maxChecksAhead: tt.checks} {
+			if n := g.askAhead(perWorker); n != want {
+				t.Errorf("%s: at most %d questions, %d for each worker; want %d", tt.name, n, perWorker, want)
 			}
 		}
+	}
+}
+
+// TestLeasedRunsDoNotWaitForManyCheckedOnes: a lease binds the run to this listener, so it executes soon,
+// although many more checks are made ahead.
+func TestLeasedRunsDoNotWaitForManyCheckedOnes(t *testing.T) {
+	const workers = 2
+	g := &engine{l: &Listener{cfg: ListenerConfig{Workers: workers}}, executions: map[*execution]struct{}{}, workers: workers, runs: make(chan *execution, workers)}
+	ready := func(typ task.Type, n int) {
+		for range n {
+			f := &execution{rec: &arrival{pub: task.Publication{Type: typ}}}
+			q := g.askedOf(f.rec)
+			q.ready, q.n = append(q.ready, f), q.n+1
+		}
+	}
+	ready(task.OneShot, workers*maxChecksAhead)
+	ready(task.Blocking, 1)
+	g.pump()
+	first, second := <-g.runs, <-g.runs
+	if first.rec.pub.Type != task.Blocking && second.rec.pub.Type != task.Blocking {
+		t.Error("no worker has the leased run, want one of the first two executions")
+	}
+	if g.starts.n != 0 || g.checks.n != workers*maxChecksAhead-1 || g.busy != workers {
+		t.Errorf("%d leases and %d checks are left and %d workers busy, want 0, %d and %d", g.starts.n, g.checks.n, g.busy, workers*maxChecksAhead-1, workers)
 	}
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,12 +26,10 @@ type engine struct {
 	changed    *sync.Cond // signals room for records, or the end of work
 	table      *table
 	plain      queue // runs that need no call before they execute
-	blocking   queue
-	leased     []*execution
-	starts     int // leases that are requested, or wait for a worker
-	checks     int // runs that are being checked, or were checked and wait for a worker
-	busy       int // handlers that run
-	turn       bool
+	starts     asked // BLOCKING runs, which need a lease
+	checks     asked // other runs that may be out of date
+	busy       int   // handlers that run
+	turn       int   // of starts, plain and checks: which gave work to a worker last
 	service    serviceClock
 	mean       time.Duration // moving average of a handler's duration
 	stopping   bool
@@ -54,6 +53,13 @@ type engine struct {
 	unansweredEntries int
 
 	handlers sync.WaitGroup
+}
+
+// asked are the runs of one kind of question that the service answers before they execute.
+type asked struct {
+	queue queue        // the service is still to be asked
+	ready []*execution // it has agreed; they wait for a worker
+	n     int          // questions on their way, and ready runs
 }
 
 const (
@@ -95,20 +101,18 @@ func (g *engine) askAhead(perWorker int) int {
 	return max(w-g.busy, soon, w/8, 1)
 }
 
-// mayAsk reports whether the service may be asked about a queued entry now.
-func (g *engine) mayAsk(e *entry) bool {
-	if e.rec.pub.Type == task.Blocking {
-		return g.starts < g.askAhead(maxLeasesAhead)
+// askedOf returns where a run belongs about which the service is asked.
+func (g *engine) askedOf(a *arrival) *asked {
+	if a.pub.Type == task.Blocking {
+		return &g.starts
 	}
-	return g.checks < g.askAhead(maxChecksAhead)
+	return &g.checks
 }
 
-// asking counts n more questions about a run.
-func (g *engine) asking(a *arrival, n int) {
-	if a.pub.Type == task.Blocking {
-		g.starts += n
-	} else {
-		g.checks += n
+// ask asks about queued runs, as many as workers will be free for. The caller holds the lock.
+func (g *engine) ask(q *asked, perWorker int) {
+	for q.queue.len() > 0 && q.n < g.askAhead(perWorker) {
+		g.begin(q.queue.pop())
 	}
 }
 
@@ -184,7 +188,7 @@ func (g *engine) perform(acts []action) {
 			q.rest = append(q.rest, a.entry)
 		case doStart:
 			if a.tries == 0 {
-				g.asking(a.rec, 1)
+				g.askedOf(a.rec).n++
 			}
 			if a.rec.pub.Type == task.Blocking {
 				g.pushAction(g.again.starts, a)
@@ -194,7 +198,8 @@ func (g *engine) perform(acts []action) {
 		case doExecute:
 			f := newExecution(g, a.entry, a.rec)
 			if a.rec.asks() {
-				g.leased = append(g.leased, f)
+				q := g.askedOf(a.rec)
+				q.ready = append(q.ready, f)
 			} else {
 				g.launch(f)
 			}
@@ -211,22 +216,38 @@ func (g *engine) perform(acts []action) {
 	}
 }
 
-// pump gives work to free workers, alternating between leased and plain runs,
-// and requests leases for workers that will soon be free. The caller holds the
-// lock.
+// pump gives work to free workers, and asks about runs for workers that will soon be free. The caller holds
+// the lock.
 func (g *engine) pump() {
-	for g.busy < g.l.cfg.Workers {
-		g.turn = !g.turn
-		if !(g.turn && g.pumpLeased() || g.pumpPlain() || g.pumpLeased()) {
-			break
-		}
+	for g.busy < g.l.cfg.Workers && g.pumpNext() {
 	}
 	if g.stopping {
 		return
 	}
-	for g.blocking.len() > 0 && g.mayAsk(g.blocking.next()) {
-		g.begin(g.blocking.pop())
+	g.ask(&g.starts, maxLeasesAhead)
+	g.ask(&g.checks, maxChecksAhead)
+}
+
+// pumpNext gives work to a worker, if there is some. Leased, plain and checked runs take turns, so none of
+// them waits for many of the others.
+func (g *engine) pumpNext() bool {
+	const sources = 3
+	for range sources {
+		g.turn = (g.turn + 1) % sources
+		var did bool
+		switch g.turn {
+		case 0:
+			did = g.pumpReady(&g.starts)
+		case 1:
+			did = g.pumpPlain()
+		default:
+			did = g.pumpReady(&g.checks)
+		}
+		if did {
+			return true
+		}
 	}
+	return false
 }
 
 // begin starts the work on a queued entry if its kind has room. The caller
@@ -250,18 +271,18 @@ func (g *engine) unslot(e *entry) {
 
 func (g *engine) queueOf(e *entry) *queue {
 	if e.rec.asks() {
-		return &g.blocking
+		return &g.askedOf(e.rec).queue
 	}
 	return &g.plain
 }
 
-func (g *engine) pumpLeased() bool {
-	if len(g.leased) == 0 {
+func (g *engine) pumpReady(q *asked) bool {
+	if len(q.ready) == 0 {
 		return false
 	}
 	var f *execution
-	f, g.leased = pop(g.leased)
-	g.asking(f.rec, -1)
+	f, q.ready = pop(q.ready)
+	q.n--
 	g.launch(f)
 	return true
 }
@@ -272,7 +293,7 @@ func (g *engine) pumpPlain() bool {
 	}
 	e := g.plain.pop()
 	if e.rec.check = g.wantsCheck(e.next()); e.rec.check {
-		g.blocking.rest = append(g.blocking.rest, e) // it has become late in the queue
+		g.checks.queue.rest = append(g.checks.queue.rest, e) // it has become late in the queue
 		return true
 	}
 	g.begin(e)
@@ -308,11 +329,11 @@ func (g *engine) startAnswered(a action, r task.Reply, asked time.Time) {
 		}
 		out = t.startAnswered(out, a.entry, r.Code)
 		if r.Code == task.Accepted && a.entry.phase == returning && a.entry.rec == a.rec {
-			g.asking(a.rec, -1)
+			g.askedOf(a.rec).n--
 			g.freeSlot(a.entry)
 		}
 		if r.Code != task.Accepted && r.Code != task.Retry {
-			g.asking(a.rec, -1)
+			g.askedOf(a.rec).n--
 		}
 		g.perform(out)
 		g.unslot(a.entry)
@@ -364,7 +385,7 @@ func (g *engine) drain(grace time.Duration) {
 	for f := range g.executions {
 		f.end(ErrStopping, stopReport)
 	}
-	for _, f := range g.leased {
+	for _, f := range slices.Concat(g.starts.ready, g.checks.ready) {
 		f.end(ErrStopping, stopReport)
 	}
 	g.mu.Unlock()

@@ -384,7 +384,7 @@ func TestLeasesAreNotTakenLongBeforeAWorkerIsFree(t *testing.T) {
 		return l.engine.table.pending == 32
 	})
 	l.engine.mu.Lock()
-	waiting := l.engine.starts
+	waiting := l.engine.starts.n
 	l.engine.mu.Unlock()
 	if waiting != 2 {
 		t.Errorf("%d leases wait for a worker; want 2, an eighth of the workers", waiting)
