@@ -23,7 +23,8 @@
 // steps take [Config.Share] of the time, with at most [Config.Concurrency]
 // concurrent steps. Two chores do not wait for the budget: promotion, and a
 // compaction of level 0 that is so late that its tasks may be due soon. No chore waits for it without end: where
-// promotions take all of it, the others still have a step now and then, bulk operations every 10 s. While
+// promotions take all of it, the others still have a step now and then, bulk operations every 10 s. Where a database
+// has so many tasks to promote that steps leave work, each other chore has its turn after some of them. While
 // the dispatcher is busy, steps are small, and counting the load calendar has a smaller budget of its own.
 //
 // A chore that finds no work runs at growing intervals, up to one minute. For promotion the

@@ -26,6 +26,7 @@ type loop struct {
 	dead       deadRound
 	compaction *chore
 	bulk       *chore
+	promotions int // steps in a row
 	// round is when the current round of compaction began, by the database's clock, or 0 if
 	// no round has begun. Tasks that were added later belong to the next round.
 	round task.Instant
@@ -43,8 +44,8 @@ type chore struct {
 	// maxWait is how long the chore may wait for the budget after it has become due. If it
 	// is 0 the chore does not wait.
 	maxWait time.Duration
-	// turns says that a step that leaves work ends this wait, and the next one begins. The others have a
-	// deadline: once they are overdue, they continue until no work is left.
+	// turns says that maxWait counts anew after a step that leaves work. Without it an overdue chore goes on
+	// until no work is left.
 	turns bool
 	// pace, if set, is the budget of counting the load calendar, for which the chore waits beside that of all
 	// chores, however long. Steps that leave work are charged.
@@ -161,9 +162,14 @@ func (l *loop) run() {
 	}
 }
 
+// manyPromotions is after how many promotions in a row another chore that has exceeded its maxWait has a step.
+// Of so many tasks that become due, most are late anyway, and those in level 0 become due, too.
+const manyPromotions = 8
+
 // next returns the next chore: a promotion if one is due; otherwise the chore that has
 // exceeded its maxWait and ran least recently; otherwise the first one in the list that is
-// due and may begin. If it returns nil, no chore may begin before at.
+// due and may begin. After manyPromotions the second comes before the first. If next returns nil,
+// no chore may begin before at.
 func (l *loop) next(now time.Time) (*chore, time.Time) {
 	free := l.c.budget.freeAt()
 	earliest := now.Add(time.Hour)
@@ -191,7 +197,7 @@ func (l *loop) next(now time.Time) (*chore, time.Time) {
 	switch {
 	case first == nil:
 		return nil, earliest
-	case overdue != nil && first.maxWait > 0:
+	case overdue != nil && (first.maxWait > 0 || l.promotions >= manyPromotions):
 		return overdue, now
 	}
 	return first, now
@@ -286,6 +292,9 @@ func (l *loop) do(ch *chore) (lost bool) {
 	defer cancel()
 	began := time.Now()
 	found, err := ch.step(ctx)
+	if l.promotions++; ch.maxWait > 0 {
+		l.promotions = 0
+	}
 	ch.last = time.Now()
 	took := ch.last.Sub(began)
 	l.c.budget.charge(took, l.c.cfg.Share)

@@ -118,7 +118,7 @@ func (x *tour) scriptsWorked() {
 
 func (x *tour) do(actions ...chromedp.Action) {
 	x.t.Helper()
-	ctx, cancel := context.WithTimeout(x.ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(x.ctx, 2*time.Minute)
 	defer cancel()
 	if err := chromedp.Run(ctx, actions...); err != nil {
 		x.fail(err.Error())
@@ -129,7 +129,7 @@ func (x *tour) do(actions ...chromedp.Action) {
 func (x *tour) fail(what string) {
 	x.t.Helper()
 	var at string
-	ctx, cancel := context.WithTimeout(x.ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(x.ctx, 30*time.Second)
 	defer cancel()
 	_ = chromedp.Run(ctx, chromedp.Evaluate(`location.href + "\n" + document.body.innerText`, &at))
 	x.t.Fatalf("%s, at %s", what, at)
@@ -150,8 +150,8 @@ func (x *tour) until(expression string) {
 // await waits until an expression does not throw, and stores its value, or what it promises.
 func (x *tour) await(expression string, to any) {
 	x.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(x.ctx, 5*time.Second)
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(x.ctx, 30*time.Second)
 		err := chromedp.Run(ctx, chromedp.Evaluate(expression, to, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
 		cancel()
 		if err == nil {

@@ -9,8 +9,9 @@ import (
 )
 
 // A hearing knows whether hints arrive at this process. While they do, a database without due
-// rows sleeps for up to [longestSleep] between two peeks instead of [Config.MaxSleep], and for
-// [Config.MaxSleep] instead of [Config.PeekEvery] when it has fired recently.
+// rows sleeps for up to [longestSleep] between two peeks instead of [Config.MaxSleep]. One that has fired
+// recently sleeps for [Config.MaxSleep] instead of [Config.PeekEvery] while hints of its own rows arrive:
+// where a claim comes between any two peeks, they cannot notice that a hint did not.
 //
 // Hints arrive if one, or a greeting, came within the last hearFor. They do not if a peek has
 // shown a row of which a hint should have told: some process cannot send hints here, perhaps
@@ -87,6 +88,9 @@ func (p *planner) shownUntold(k task.Peek) bool {
 
 // isTold reports whether hints tell of all new rows that are due soon.
 func (p *planner) isTold(now time.Time) bool { return p.hears && now.Sub(p.acquiredAt) >= settled }
+
+// isToldOf reports whether hints of rows of this database have come lately, too.
+func (p *planner) isToldOf(now time.Time) bool { return p.isTold(now) && now.Sub(p.toldAt) < quiet }
 
 // longestSleep returns how long the database may sleep between two peeks while it is idle.
 func (p *planner) longestSleep(now time.Time) time.Duration {

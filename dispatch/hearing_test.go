@@ -28,9 +28,10 @@ func TestDatabasesSleepLongerWhileHintsArrive(t *testing.T) {
 		{"hints arrive", func(*planner) {}, 5 * time.Second},
 		{"no hints arrive", func(p *planner) { p.hears = false }, time.Second},
 		{"fired lately", func(p *planner) { p.firedAt = at(long - 30_000) }, time.Second},
-		{"fired just now", func(p *planner) { p.firedAt = at(long) }, time.Second},
-		{"fired just now, and no hints arrive", func(p *planner) { p.firedAt, p.hears = at(long), false }, 250 * time.Millisecond},
-		{"fired just now, and senders may not know this owner", func(p *planner) { p.firedAt, p.acquiredAt = at(long), at(long-30_000) }, 250 * time.Millisecond},
+		{"fired just now", func(p *planner) { p.firedAt = at(long) }, 250 * time.Millisecond},
+		{"fired just now, and hints come", func(p *planner) { p.firedAt, p.toldAt = at(long), at(long-5000) }, time.Second},
+		{"fired just now, and no hints arrive", func(p *planner) { p.firedAt, p.toldAt, p.hears = at(long), at(long), false }, 250 * time.Millisecond},
+		{"fired just now, and senders may not know this owner", func(p *planner) { p.firedAt, p.toldAt, p.acquiredAt = at(long), at(long), at(long-30_000) }, 250 * time.Millisecond},
 		{"senders may not know this owner", func(p *planner) { p.acquiredAt = at(long - 30_000) }, time.Second},
 		{"configured to sleep longer", func(p *planner) { p.cfg.MaxSleep = 8 * time.Second }, 8 * time.Second},
 	} {

@@ -119,7 +119,7 @@ func (p *planner) peekAgain(now time.Time) time.Duration {
 	switch {
 	case p.known < p.dbTime(now).Add(p.cfg.MaxTick+p.cfg.ClaimAhead):
 		return p.valid() // claims come at every tick anyway
-	case now.Sub(p.firedAt) < quiet && !p.isTold(now):
+	case now.Sub(p.firedAt) < quiet && !p.isToldOf(now):
 		return p.cfg.PeekEvery
 	}
 	return p.longestSleep(now)

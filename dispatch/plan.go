@@ -200,7 +200,7 @@ func (p *planner) claimAt(now time.Time, s situation) time.Time {
 
 // aheadOf adds the times at which claims ahead are to begin for the known rows. Rows at or
 // before the edge wait for a result or a retry, which is not claimed ahead, or they are new
-// and their hint was lost.
+// and had no hint that mattered.
 func (p *planner) aheadOf(due *earliest) {
 	slack := p.slack()
 	for _, u := range p.soon {
@@ -226,7 +226,7 @@ func (p *planner) slack() time.Duration {
 }
 
 // lead returns how long before its due time a row is claimed because of a hint. It is less
-// than slack, so that the next regular claim may come first and take the row.
+// than slack where claims are fast, so that the next regular claim may come first and take the row.
 func (p *planner) lead() time.Duration {
 	w := p.cfg.ClaimAhead
 	return min(max(w/8, 2*p.took), w/2)

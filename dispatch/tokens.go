@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/perceptor/perceptor/dispatch/fair"
@@ -35,6 +36,8 @@ type homeTokens struct {
 	taken map[int32]int
 	// askAfter is when the home database is asked again, after it has not answered.
 	askAfter time.Time
+	// moved is set, without the lock, when a database's clock was set.
+	moved atomic.Bool
 }
 
 func newTokenStore(store Store, timeout time.Duration, part func() float64) *tokenStore {
@@ -95,6 +98,11 @@ func (s *tokenStore) takeOf(ctx context.Context, home int, wanted []*wantedToken
 // takeLocked is takeOf for a caller that has the lock.
 func (s *tokenStore) takeLocked(ctx context.Context, home int, wanted []*wantedTokens) (err error) {
 	h := &s.homes[home]
+	if h.moved.Swap(false) { // buckets may have tokens already
+		for _, c := range h.caches {
+			c.ClockMoved()
+		}
+	}
 	now := time.Now()
 	var empty, low []*wantedTokens
 	for _, w := range wanted {
@@ -150,7 +158,7 @@ func (s *tokenStore) ask(ctx context.Context, home int, wanted []*wantedTokens) 
 		return err
 	}
 	for i, w := range wanted {
-		h.cache(w.tenant).Grant(asked, granted[i])
+		h.cache(w.tenant).Grant(asked, time.Now(), granted[i])
 	}
 	return nil
 }
@@ -166,17 +174,9 @@ func (s *tokenStore) settle(tenant int32, taken, unused int) {
 	<-h.lock
 }
 
-// clockMoved records that a database's clock was set, so buckets may have tokens already.
+// clockMoved records that a database's clock was set. It does not wait for requests to the store.
 func (s *tokenStore) clockMoved() {
 	for i := range s.homes {
-		h := &s.homes[i]
-		select {
-		case h.lock <- struct{}{}:
-			for _, c := range h.caches {
-				c.ClockMoved()
-			}
-			<-h.lock
-		default: // a request to the store is in progress
-		}
+		s.homes[i].moved.Store(true)
 	}
 }

@@ -153,6 +153,11 @@ func (r refusal) Error() string { return string(r) }
 func (b *bearers) ask(ctx context.Context, key [32]byte, source func(context.Context) (Identity, error)) (*Identity, error) {
 	answer := b.flights.DoChan(string(key[:]), func() (any, error) {
 		asked := time.Now()
+		b.revoked.asking.Add(1)
+		defer func() {
+			b.revoked.use(time.Now())
+			b.revoked.asking.Add(-1)
+		}()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), authTimeout)
 		defer cancel()
 		id, err := source(ctx)
@@ -163,7 +168,6 @@ func (b *bearers) ask(ctx context.Context, key [32]byte, source func(context.Con
 				until = asked.Add(id.Left)
 			}
 			b.known.put(key, &id, until)
-			b.revoked.use(time.Now())
 			return &id, nil
 		case task.CodeOf(err) == task.NotFound:
 			b.unknown.put(key, refusalOf(err), asked.Add(rememberUnknown))

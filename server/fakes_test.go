@@ -30,9 +30,11 @@ type fakeAuth struct {
 	asked   map[string]int
 	revoked map[string]bool
 	err     error
+	slow    time.Duration // from reading to the answer
 }
 
 func (f *fakeAuth) Authenticate(_ context.Context, secret string) (Identity, error) {
+	defer time.Sleep(f.slow)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.asked == nil {

@@ -29,6 +29,9 @@ const (
 type revoked struct {
 	last atomic.Pointer[revocations]
 	used atomic.Int64 // when credentials were last looked up, in Unix nanoseconds
+	// asking counts the questions to the Authenticator. An answer may be older than pauseAfter when it
+	// is cached, so revocations are asked for meanwhile.
+	asking atomic.Int64
 }
 
 type revocations struct {
@@ -42,7 +45,7 @@ func (r *revoked) has(id string) bool {
 	return last != nil && (last.all || last.ids[id])
 }
 
-// use records that credentials are being looked up, or that an answer about them is cached.
+// use records that credentials are looked up, or that the question about them has ended.
 func (r *revoked) use(now time.Time) { r.used.Store(now.UnixNano()) }
 
 // poll asks until ctx ends. While no call comes it does not ask, but calls forget first, which must
@@ -52,7 +55,7 @@ func (r *revoked) poll(ctx context.Context, ask Revocations, forget func(), log 
 	defer tick.Stop()
 	failing := false
 	for ctx.Err() == nil {
-		if time.Now().UnixNano()-r.used.Load() > pauseAfter.Nanoseconds() {
+		if r.asking.Load() == 0 && time.Now().UnixNano()-r.used.Load() > pauseAfter.Nanoseconds() {
 			forget()
 		} else {
 			err := r.update(ctx, ask)

@@ -13,7 +13,7 @@ import (
 //
 // Tokens expire: a dispatcher offers tokens that it has not used after a second back with
 // its next request. So over any time t a tenant takes at most rate × (t + 1 s) + burst
-// tokens.
+// tokens, while requests take less than three quarters of a second.
 type TokenCache struct {
 	tokens int
 	// tokens are valid until expires. If the home database granted none, the next request is
@@ -27,6 +27,9 @@ type TokenCache struct {
 const (
 	// TokenLifetime is how long granted tokens may be used.
 	TokenLifetime = time.Second
+	// leastLifetime is how long the tokens of an answer that took long may be used. Without it, they
+	// might all have expired when they come.
+	leastLifetime = TokenLifetime / 4
 	// requestsPerSecond is the number of requests that a second's tokens are divided into.
 	requestsPerSecond = 4
 	// LeastTokenWait is the least time between two requests if the first granted no token.
@@ -65,11 +68,12 @@ func (c *TokenCache) Low(rate int32) bool {
 // Unused returns the tokens to offer back with a request.
 func (c *TokenCache) Unused() int { return c.tokens }
 
-// Grant replaces the tokens by those that the home database has granted.
-func (c *TokenCache) Grant(now time.Time, t task.Tokens) {
-	c.tokens, c.expires = t.Granted, now.Add(TokenLifetime)
+// Grant replaces the tokens by those that the home database has granted. The request was sent at asked and
+// answered now.
+func (c *TokenCache) Grant(asked, now time.Time, t task.Tokens) {
+	c.tokens, c.expires = t.Granted, asked.Add(max(TokenLifetime, now.Sub(asked)+leastLifetime))
 	if t.Granted == 0 {
-		c.askAt = now.Add(min(max(time.Duration(t.Wait)*time.Millisecond, LeastTokenWait), MostTokenWait))
+		c.askAt = asked.Add(min(max(time.Duration(t.Wait)*time.Millisecond, LeastTokenWait), MostTokenWait))
 	}
 }
 
@@ -87,7 +91,7 @@ func (c *TokenCache) GrantPart(now time.Time, perSecond float64) {
 	if perSecond > 0 {
 		wait = time.Duration((1 - c.fraction) / perSecond * float64(time.Second))
 	}
-	c.Grant(now, task.Tokens{Granted: granted, Wait: wait.Milliseconds() + 1})
+	c.Grant(now, now, task.Tokens{Granted: granted, Wait: wait.Milliseconds() + 1})
 }
 
 // ReturnTokens returns tokens that were taken but not used.

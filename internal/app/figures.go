@@ -134,10 +134,7 @@ const (
 	// maxGroups is the most tenants that one round asks for, and maxLags the most whose lag it
 	// reads, which takes three more requests. If there are more, rounds take turns.
 	maxGroups = 800
-	// activeEvery is how often the databases are asked which tenants are active. They hear of a new
-	// one with the figures of its first interval.
-	activeEvery = 10 * time.Second
-	maxLags     = 200
+	maxLags   = 200
 	// activeFor is how long after its last figures a tenant is asked for.
 	activeFor = 20 * time.Minute
 	// maxActive bounds the tenants that are asked for.
@@ -153,10 +150,6 @@ type groups struct {
 	owned func() []int
 	// tell is called for a tenant that has no listener any more, has one again, or was not known.
 	tell func(tenant int32, asked task.Instant, members int, lag int64)
-
-	// recent is the last answer of active, of the instant recentAt. Only round uses it.
-	recent   map[int32]bool
-	recentAt task.Instant
 
 	mu    sync.Mutex
 	known map[int32]groupState
@@ -182,15 +175,12 @@ func (g *groups) round(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, groupsWithin)
 	defer cancel()
 	now := task.At(time.Now())
-	if now.Sub(g.recentAt) >= activeEvery {
-		active, err := g.active(ctx, now.Add(-activeFor), maxActive)
-		if err != nil {
-			return // /readyz reports the databases
-		}
-		g.recent, g.recentAt = active, now
+	active, err := g.active(ctx, now.Add(-activeFor), maxActive)
+	if err != nil {
+		return // /readyz reports the databases
 	}
 	topics, tenants := []string{}, map[string]int32{}
-	asked := g.due(g.recent)
+	asked := g.due(active)
 	for _, tenant := range asked {
 		if t, err := g.names.Tenant(ctx, tenant); err == nil {
 			topics = append(topics, t.Topic)

@@ -278,11 +278,11 @@ type Dispatcher struct {
 	HintAdvertise    string        `key:"hint_advertise" doc:"host:port at which taskd reaches hint_addr. Default: the host's name and the port of hint_addr."`
 	Grace            time.Duration `key:"grace" default:"10s" doc:"How long a stop may take to hand over shards."`
 	ClaimShare       float64       `key:"claim_share" default:"1" doc:"The share of time that claims may take, summed over the databases: the trade-off between lateness and CPU. 2 claims twice as often where this is the limit; see the operations page."`
-	ClaimAhead       time.Duration `key:"claim_ahead" default:"500ms" doc:"How long before they are due runs are claimed, up to 2s. Claimed runs wait in the delay queue, and a database is claimed from again after half of this time, so transactions are large and runs still on time. After a crash, runs in the delay queue are late by the take-over; a run may still arrive within this time after its task was cancelled. 0s: claim only what is due."`
+	ClaimAhead       time.Duration `key:"claim_ahead" default:"500ms" doc:"How long before they are due runs are claimed, up to 2s. Claimed runs wait in the delay queue, and a database is claimed from again after half of this time, or up to three quarters while claims are fast, so transactions are large and runs still on time. After a crash, runs in the delay queue are late by the take-over; a run may still arrive within this time after its task was cancelled. 0s: claim only what is due."`
 	MinTick          time.Duration `key:"min_tick" default:"5ms" doc:"The least time between two claims from a database, unless the first one was full."`
 	MaxTick          time.Duration `key:"max_tick" default:"100ms" doc:"The most time between two claims from a database that has due tasks."`
-	PeekEvery        time.Duration `key:"peek_every" default:"250ms" doc:"How often to peek at a database that fired recently and has nothing known to be due, while no hints arrive."`
-	MaxSleep         time.Duration `key:"max_sleep" default:"1s" doc:"How often to peek at an idle database. After a minute without runs it is 5 s while hints arrive."`
+	PeekEvery        time.Duration `key:"peek_every" default:"250ms" doc:"How often to peek at a database that fired recently and has nothing known to be due, while no hints of its tasks arrive."`
+	MaxSleep         time.Duration `key:"max_sleep" default:"1s" doc:"How often to peek at an idle database, and at one that fired recently while hints of its tasks arrive. After a minute without runs it is 5 s while hints arrive."`
 	MaxRows          int           `key:"max_rows" default:"5000" doc:"The most rows of one claim."`
 	ClaimConcurrency int           `key:"claim_concurrency" default:"4" doc:"How many databases are claimed from concurrently."`
 	MaxRecords       int           `key:"max_records" default:"50000" doc:"The most records in memory, in the delay queue or not yet acknowledged by Kafka. At this limit claims stop."`

@@ -35,7 +35,7 @@ func TestATenantHasALoginToASecureKafkaThatIsRotated(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-	time.Sleep(6 * time.Second) // dispatchers have the new key, and tokens are read again
+	time.Sleep(testenv.Within(6 * time.Second)) // dispatchers have the new key, and tokens are read again
 	stop = listenOver(t, s, tenant, brokers.CA.Trust(), called)
 	defer stop()
 	second := tenant.Add(t, client.Task{Kind: "k", Type: client.OneShot})

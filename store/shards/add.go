@@ -215,7 +215,7 @@ func (db *database) choose(group []*adding) {
 }
 
 // openShard returns the shard that has the small requests of this second. All shards take turns,
-// and processes begin with different ones.
+// and processes begin at random.
 func (db *database) openShard(now time.Time) task.Shard {
 	return task.Shard(int64(db.d*task.ShardsPerDatabase) + (now.Unix()+db.store.turn)%task.ShardsPerDatabase)
 }
