@@ -169,9 +169,10 @@ func (c *ctl) showMove(cmd *cobra.Command, d int, r *move.Result) error {
 	if r.Pause > 0 {
 		fmt.Fprintf(out, "calls waited for %d ms, in the last of %d pauses\n", r.PauseMS, r.Attempts)
 	}
-	if r.Counted {
+	switch {
+	case r.Counted:
 		fmt.Fprintf(out, "%d rows of %d tables were counted in both copies and agree\n", r.Rows, r.Tables)
-	} else {
+	case r.OldSchema != "":
 		fmt.Fprintln(out, "the rows were not counted, because the move was interrupted after the switch")
 	}
 	if r.OldSchema != "" {

@@ -17,34 +17,60 @@ func (m *Mover) finish(ctx context.Context) (Result, error) {
 	if err := m.reconnect(ctx); err != nil {
 		return m.result, err
 	}
+	if m.old != nil {
+		there, err := m.old.has(ctx, m.oldSchema())
+		if err != nil {
+			return m.result, err
+		}
+		if !there { // the command before dropped it, and could not write down the end of the move
+			m.result.OldSchema = ""
+		}
+	}
 	if err := place.OpenCopy(ctx, m.new.conn, m.number); err != nil {
 		return m.result, fmt.Errorf("open the new copy: %w", err)
 	}
 	if err := m.reached("opened"); err != nil {
 		return m.result, err
 	}
-	warn := func(what string, err error) {
-		if err != nil {
-			m.result.Warnings = append(m.result.Warnings, fmt.Sprintf("%s: %v", what, err))
-		}
-	}
-	told := m.publishPlace(ctx, place.Place{Database: m.Database, Number: m.number, Address: m.to})
-	warn("tell all databases of the new place", told)
+	told := m.cleanUp(ctx, "tell all databases of the new place", func() error {
+		return m.publishPlace(ctx, place.Place{Database: m.Database, Number: m.number, Address: m.to})
+	})
 	if err := m.reached("told"); err != nil {
 		return m.result, err
 	}
-	err := m.endReplication(ctx)
-	warn("end the replication", err)
+	ended := m.cleanUp(ctx, "end the replication", func() error { return m.endReplication(ctx) })
 	if m.snapshot != nil && !m.counted {
 		if err := m.count(ctx, m.oldSchema()); err != nil {
 			return m.result, err
 		}
 	}
 	m.result.Counted = m.counted
-	if told == nil && err == nil {
-		warn("write down the end of the move", m.new.exec(ctx, sql.Cleaned))
+	if told && ended {
+		m.cleanUp(ctx, "write down the end of the move", func() error { return m.new.exec(ctx, sql.Cleaned) })
 	}
 	return m.result, m.reached("cleaned")
+}
+
+// cleanTries is how often a step of cleaning up is tried: a server that is busy may not answer in time.
+const cleanTries = 3
+
+// cleanUp does a step of cleaning up. If it fails, that is a warning.
+func (m *Mover) cleanUp(ctx context.Context, what string, do func() error) (done bool) {
+	var err error
+	for range cleanTries {
+		if err = do(); err == nil || ctx.Err() != nil || m.old == nil {
+			break
+		}
+		if m.new.conn.IsClosed() || m.old.conn.IsClosed() {
+			if again := m.reconnect(ctx); again != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		m.result.Warnings = append(m.result.Warnings, fmt.Sprintf("%s: %v", what, err))
+	}
+	return err == nil
 }
 
 // reconnect makes connections to both places. The old one may be gone.

@@ -63,9 +63,14 @@ func (m *Mover) DropOld(ctx context.Context, r Result) error {
 		return err
 	}
 	defer old.close()
-	var there bool
-	if err := old.row(ctx, sql.OldSchema, []any{r.OldSchema}, &there); err != nil || !there {
+	if there, err := old.has(ctx, r.OldSchema); err != nil || !there {
 		return err
 	}
 	return old.command(ctx, sql.CommandDropOld, r.OldSchema)
+}
+
+// has reports whether a schema exists.
+func (s *session) has(ctx context.Context, schema string) (there bool, err error) {
+	err = s.row(ctx, sql.HasSchema, []any{schema}, &there)
+	return there, err
 }

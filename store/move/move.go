@@ -74,7 +74,7 @@ type Result struct {
 	Rows    int64 `json:"rows"`
 	Tables  int   `json:"tables"`
 	Counted bool  `json:"counted"`
-	// OldSchema is where the old rows are. It is empty if they were dropped.
+	// OldSchema is where the old rows are. It is empty if they are dropped.
 	OldSchema string `json:"old_schema"`
 	// Warnings say what could not be cleaned up.
 	Warnings []string `json:"warnings,omitempty"`

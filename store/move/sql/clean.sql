@@ -28,7 +28,7 @@ SELECT count(CASE WHEN s.active_pid IS NULL THEN pg_drop_replication_slot(s.slot
 -- name: Cleaned()
 UPDATE database_place SET address = '', step = '' WHERE state = 'open';
 
--- name: OldSchema(schema text)
+-- name: HasSchema(schema text)
 SELECT to_regnamespace(@schema) IS NOT NULL;
 
 -- name: CommandDropOld(schema text)

@@ -75,7 +75,7 @@ var (
 	EndSlots             = set.Get("EndSlots")
 	DropSlots            = set.Get("DropSlots")
 	Cleaned              = set.Get("Cleaned")
-	OldSchema            = set.Get("OldSchema")
+	HasSchema            = set.Get("HasSchema")
 	CommandDropOld       = set.Get("CommandDropOld")
 	CommandCount         = set.Get("CommandCount")
 )
