@@ -22,9 +22,10 @@ func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	begun, within := time.Now(), tellWithin
 	for !holds() {
-		within = max(within, testenv.Within(tellWithin))
 		if time.Since(begun) > within {
-			t.Fatalf("%s: not within %s", what, within)
+			if within = max(within, testenv.Within(tellWithin)); time.Since(begun) > within {
+				t.Fatalf("%s: not within %s", what, within)
+			}
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

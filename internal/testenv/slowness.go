@@ -2,15 +2,15 @@ package testenv
 
 import "time"
 
-// workUnits take an idle processor of the kind that the tests were written on referenceTime.
+// workUnits take an idle processor of the kind that the tests were written on about referenceTime.
 const (
-	workUnits     = 5_000_000
-	referenceTime = 10 * time.Millisecond
+	workUnits     = 30_000_000
+	referenceTime = 60 * time.Millisecond
 )
 
 // Slowness returns how many times longer computing takes now than on the idle machine for which tests set their
-// limits, at least 1. A test of what is promised within a time multiplies that time by it: others' work on the
-// machine is not what it judges. It takes 10 ms on that machine, and is safe for concurrent use.
+// limits, from 1 to 10. A test of what is promised within a time multiplies that time by it: others' work on the
+// machine is not what it judges. It takes 50 ms on that machine, and is safe for concurrent use.
 func Slowness() float64 {
 	begun := time.Now()
 	sum := uint64(1)
@@ -23,7 +23,7 @@ func Slowness() float64 {
 	if sum == 0 { // never, but the compiler does not know
 		return 1
 	}
-	return max(1, float64(took)/float64(referenceTime))
+	return min(max(1, float64(took)/float64(referenceTime)), 10)
 }
 
 // Within returns what d is on a machine that is as slow as this one now.

@@ -27,7 +27,7 @@ func (s *Stack) Now(tb testing.TB) time.Time {
 
 // patience bounds the wait for a run's result, and the start of a listener, on slow
 // machines.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // Advance advances the clock by d, step by step. All tasks due on the way fire, and
 // their runs have results when it returns. A run without a result fails the test.
@@ -127,7 +127,7 @@ func (t *Tenant) SetRates(tb testing.TB, change task.RatesChange) {
 }
 
 func (t *Tenant) dial() (*client.Client, error) {
-	return client.New(client.Config{Address: t.s.GRPC, Token: t.Token})
+	return client.New(client.Config{Address: t.s.GRPC, Token: t.Token, CallTimeout: patience})
 }
 
 // Add adds a task and returns its id.

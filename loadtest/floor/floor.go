@@ -37,6 +37,8 @@ type Options struct {
 	Connections int
 	// Paced adds a run that keeps to the rate.
 	Paced bool
+	// Calls adds the cost of a bare call at the rate.
+	Calls bool
 }
 
 // DefaultOptions returns the defaults of the flags.
@@ -60,6 +62,7 @@ func (o *Options) Declare(f *harness.Flags) {
 	harness.Num(f, &o.Interval, "interval", harness.Between(0, time.Hour), "measure claims and reports of recurring tasks with this interval instead")
 	f.Require(o.Interval == 0 || o.Interval >= o.Tick, "--interval %v is below --tick %v", o.Interval, o.Tick)
 	f.Switch(&o.Paced, "paced", "add a run that keeps to the rate")
+	f.Switch(&o.Calls, "calls", "add what a gRPC call with one task costs that does nothing, at the rate")
 	harness.Num(f, &o.Connections, "connections", harness.Between(0, 64), "concurrent connections (default: two for each core)")
 	f.ParamsBytes(&o.ParamsBytes)
 	f.Seed()
@@ -119,6 +122,12 @@ func measure(ctx context.Context, s *stack.Stack, dsn string, o Options) (*Repor
 		}
 		rep.add(form, run)
 	}
+	if o.Calls {
+		o.Say("floor: bare calls")
+		if rep.UsPerCall, err = measureCalls(ctx, &o); err != nil {
+			return nil, fmt.Errorf("floor, bare calls: %w", err)
+		}
+	}
 	return rep, nil
 }
 
@@ -171,6 +180,8 @@ type Report struct {
 	// Paced is nil unless requested. Held says that the paced run kept to its rate.
 	Paced *Run `json:"paced,omitempty"`
 	Held  bool `json:"held"`
+	// UsPerCall is the processor time of a bare call of caller and server together; 0 unless requested.
+	UsPerCall float64 `json:"us_per_call,omitempty"`
 }
 
 // Run is the result of one form.
@@ -203,6 +214,9 @@ func (rep *Report) Summary() string {
 	if rep.Short != nil {
 		s += fmt.Sprintf("; with reports that delete %.0f cycles/s, %.1f µs", rep.Short.CyclesPerS, rep.Short.UsPerCycle["total"])
 	}
+	if rep.UsPerCall > 0 {
+		s += fmt.Sprintf("; a bare gRPC call %.1f µs", rep.UsPerCall)
+	}
 	return s
 }
 
@@ -219,6 +233,10 @@ func (rep *Report) Table(t *harness.Table) {
 		t.Row("work per tick", "%.1f ms", run.WorkMs)
 		t.Row("WAL", "%.0f bytes per cycle", run.WALBytesPerCycle)
 		t.WriteString(run.CPU.Table("cycle", time.Duration(run.Seconds*float64(time.Second))))
+	}
+	if rep.UsPerCall > 0 {
+		t.Line("\n  a gRPC call with one task that does nothing")
+		t.Row("processor time", "%.1f µs per call, of caller and server together", rep.UsPerCall)
 	}
 	if rep.Paced != nil && !rep.Held {
 		t.Line("\n  The paced run fell behind its rate.")

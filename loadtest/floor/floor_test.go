@@ -1,6 +1,7 @@
 package floor
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -130,5 +131,18 @@ func TestAMeasurementThatCannotBeIsRefused(t *testing.T) {
 	}
 	if _, err := Measure(t.Context(), external, options()); err == nil {
 		t.Error("Measure without a server returns no error")
+	}
+}
+
+func TestABareCallIsMeasured(t *testing.T) {
+	o := options()
+	us, err := measureCalls(t.Context(), &o)
+	if err != nil || us < 1 || us > 10_000 {
+		t.Errorf("a bare call takes %.1f µs, error %v, want some µs", us, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := measureCalls(ended, &o); !errors.Is(err, context.Canceled) {
+		t.Errorf("after its context has ended: %v", err)
 	}
 }

@@ -302,7 +302,7 @@ func (o *Options) floorOptions() *floor.Options {
 	f := floor.DefaultOptions()
 	f.Rate, f.ParamsBytes, f.Seed, f.Paced = o.Rate, o.ParamsBytes, o.Seed, false
 	f.Delay = workload.Delay{Min: min(o.Delay.Min, time.Minute), Max: min(o.Delay.Max, time.Minute)}
-	f.For = min(o.FloorFor, o.For)
+	f.For, f.Calls = min(o.FloorFor, o.For), o.Keyed
 	if o.Type == "non_blocking" {
 		f.Interval = o.Interval
 	}
