@@ -169,14 +169,6 @@ type queue struct{ first, rest []*entry }
 
 func (q *queue) len() int { return len(q.first) + len(q.rest) }
 
-// next returns the entry that pop will return. There must be one.
-func (q *queue) next() *entry {
-	if len(q.first) > 0 {
-		return q.first[0]
-	}
-	return q.rest[0]
-}
-
 func (q *queue) pop() *entry {
 	var e *entry
 	if len(q.first) > 0 {

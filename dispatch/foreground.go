@@ -71,7 +71,10 @@ func (f *foreground) committed(start time.Time, st step, req task.ClaimRequest, 
 	for _, r := range records {
 		bytes += r.size
 	}
-	f.planning.claimed(start, now, st, c, bytes)
+	since := f.planning.claimed(start, now, st, c, bytes)
+	for _, r := range records {
+		r.since = since
+	}
 	if !c.More && st.shards == nil {
 		f.flows.served(c.Now)
 	}

@@ -66,7 +66,8 @@ type latenessMeter struct {
 	foreground, backlogs paceMeter
 }
 
-// confirmed counts confirmed records. late is the lateness of each.
+// confirmed counts confirmed records. late is the part of the lateness of each that dispatchers have caused: a
+// task that is added after its begin is late by itself, and other adds need not yield because of it.
 func (m *latenessMeter) confirmed(now time.Time, records []*record, late []time.Duration) {
 	var n, first [2]int
 	var sum [2]time.Duration

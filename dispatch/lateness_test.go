@@ -33,6 +33,36 @@ func TestLatenessIsTheMeanOfAWindow(t *testing.T) {
 	}
 }
 
+func TestRowsHaveWaitedSinceAClaimThatLeftNothing(t *testing.T) {
+	p := idle()
+	p.acquired(at(0))
+	p.took = 50 * time.Millisecond
+	claimed := func(ms int, more bool) time.Time {
+		return p.claimed(at(ms), at(ms+50), step{}, &task.Claim{Now: db(ms), Rows: 1, More: more}, 0)
+	}
+	for _, tt := range []struct {
+		name string
+		ms   int
+		more bool
+		want time.Time
+	}{
+		{"the first claim knows nothing of the time before", 0, false, time.Time{}},
+		{"soon after a claim that left nothing", 150, false, at(0)},
+		{"long after it", 9000, true, at(9000 - 100).Add(-p.cfg.MaxTick)},
+		{"after one that left rows", 20_000, true, at(150)},
+		{"after another one", 40_000, false, at(150)},
+		{"when nothing is left any more", 40_100, false, at(40_000)},
+	} {
+		if got := claimed(tt.ms, tt.more); !got.Equal(tt.want) {
+			t.Errorf("%s: since %v, want %v", tt.name, got, tt.want)
+		}
+	}
+	p.acquired(at(50_000))
+	if got := claimed(50_100, false); !got.IsZero() {
+		t.Errorf("with other shards: since %v, want none", got)
+	}
+}
+
 func TestThePublishedRecordsOfTheForegroundAreMeasured(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		m := w.start("a", nil)
@@ -44,6 +74,15 @@ func TestThePublishedRecordsOfTheForegroundAreMeasured(t *testing.T) {
 		time.Sleep(latenessWindow)
 		if l := m.Lateness().Foreground; l.Late < 2*time.Second || l.Late > 3*time.Second || l.PerSecond == 0 {
 			t.Errorf("lateness %+v of records that were 2 s late", l)
+		}
+		time.Sleep(20 * time.Second)
+		for n := range 50 { // added an hour after their begin
+			w.store.add(id(33, int64(n+101)), 1, -time.Hour, 0)
+		}
+		within(t, 10*time.Second, "published", func() bool { return w.kafka.total() == 100 })
+		time.Sleep(latenessWindow)
+		if l := m.Lateness().Foreground; l.Late > 500*time.Millisecond || l.PerSecond == 0 {
+			t.Errorf("lateness %+v of records that were published soon after their tasks were added", l)
 		}
 		m.stop()
 	})

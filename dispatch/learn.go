@@ -13,7 +13,7 @@ import (
 // ones.
 func (p *planner) acquired(now time.Time) {
 	p.low = 0
-	p.acquiredAt, p.peekedAt, p.untoldSince = now, time.Time{}, time.Time{}
+	p.acquiredAt, p.peekedAt, p.untoldSince, p.emptiedAt = now, time.Time{}, time.Time{}, time.Time{}
 	p.sweepAt, p.peekAt = now, now
 	p.soon, p.known, p.edge = nil, 0, 0
 	p.rangeUntil, p.rangeRows = 0, uncounted
@@ -43,7 +43,11 @@ func (p *planner) hint(now time.Time, i task.Instant) {
 
 // claimed updates the planner after the claim st, begun at start, has committed. bytes is
 // the size of its records in memory.
-func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes int) {
+// It returns since when the claimed rows have waited for a claim, or zero if that is not known.
+func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes int) (since time.Time) {
+	if since = p.waitedSince(start); !c.More {
+		p.emptiedAt = start
+	}
 	p.ok()
 	if p.again = c.More; c.More {
 		p.fulls++
@@ -64,7 +68,7 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 	p.swept(now, st.low == 0 && !c.More && st.shards == nil)
 	if c.More {
 		p.peekBy(now)
-		return
+		return since
 	}
 	until := c.Now.Add(st.ahead)
 	if n := p.passed(st.shards, until); st.ahead > 0 && c.Rows < n {
@@ -82,6 +86,22 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 	if c.Next != 0 && c.Next != task.Never {
 		p.hint(now, c.Next)
 	}
+	return since
+}
+
+// waitedSince returns since when the rows of a claim that begins at start have waited for it, or zero if that is
+// not known. What the last claim has left behind has waited since the last one that left nothing. If it left nothing, the
+// rows were written later, however long ago they were to fire, and were not known for longer than claims of a database
+// that keeps up are apart.
+func (p *planner) waitedSince(start time.Time) time.Time {
+	if p.emptiedAt.IsZero() || p.again {
+		return p.emptiedAt
+	}
+	since := start.Add(-2*p.took - p.cfg.MaxTick)
+	if since.Before(p.emptiedAt) {
+		return p.emptiedAt
+	}
+	return since
 }
 
 // measure updates the moving averages of duration, record size and throughput after a claim.

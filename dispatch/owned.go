@@ -30,6 +30,8 @@ type record struct {
 	clock reading
 	// dueAt is when the record may be published, or zero if it may be published immediately.
 	dueAt time.Time
+	// since is when the record's row can have begun to wait for its claim, or zero if that is not known.
+	since time.Time
 	// background is set if a flow claim has claimed the record.
 	background bool
 	// trace is nil if the delivery is not traced.

@@ -60,7 +60,9 @@ type planner struct {
 	// claimedAt is when the last claim began, and firedAt when the last claim that moved
 	// rows ended. took, recordBytes and perSecond are moving averages of a claim's duration,
 	// of the size of a record, and of the rows claimed per second.
+	// emptiedAt is when the last claim began that has left no due row, or zero.
 	claimedAt, firedAt time.Time
+	emptiedAt          time.Time
 	took               time.Duration
 	recordBytes        int
 	perSecond          float64

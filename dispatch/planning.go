@@ -81,11 +81,12 @@ func (p *planning) acquired(now time.Time) {
 	p.planner.acquired(now)
 }
 
-// claimed updates the planner after a claim has committed. bytes is the size of its records.
-func (p *planning) claimed(start, now time.Time, st step, c *task.Claim, bytes int) {
+// claimed updates the planner after a claim has committed. bytes is the size of its records. It returns
+// since when the rows can have waited for it.
+func (p *planning) claimed(start, now time.Time, st step, c *task.Claim, bytes int) (since time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.planner.claimed(start, now, st, c, bytes)
+	return p.planner.claimed(start, now, st, c, bytes)
 }
 
 // left forgets the known rows of shards that were released before the claim began.
