@@ -80,8 +80,8 @@ func TestAHintThatDoesNotArriveIsNoticed(t *testing.T) {
 		{name: "a new row", shown: []int{105_500}, want: true},
 		{name: "a new row that is overdue", shown: []int{99_000}, want: true},
 		{name: "a new row that is due later than hints reach", shown: []int{first + 6500}},
-		{name: "its hint came before the peek", shown: []int{105_500}, before: func(p *planner) { p.hint(at(first+2000), db(105_500)) }},
-		{name: "its hint came after the peek", shown: []int{105_500}, after: func(p *planner) { p.hint(at(second+200), db(105_500)) }},
+		{name: "its hint came before the peek", shown: []int{105_500}, before: func(p *planner) { p.toldAt = at(first + 2000) }},
+		{name: "its hint came after the peek", shown: []int{105_500}, after: func(p *planner) { p.toldAt = at(second + 200) }},
 		{name: "a claim since the last peek may have written it", shown: []int{105_500}, before: func(p *planner) { p.claimedAt = at(first + 10) }},
 		{name: "other shards since the last peek", shown: []int{105_500}, before: func(p *planner) { p.acquired(at(first + 10)) }},
 	} {

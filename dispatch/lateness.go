@@ -67,7 +67,8 @@ type latenessMeter struct {
 }
 
 // confirmed counts confirmed records. late is the part of the lateness of each that dispatchers have caused: a
-// task that is added after its begin is late by itself, and other adds need not yield because of it.
+// task that is added after its begin is late by itself, and other adds need not yield because of it. Of backlogs it is all of
+// the lateness.
 func (m *latenessMeter) confirmed(now time.Time, records []*record, late []time.Duration) {
 	var n, first [2]int
 	var sum [2]time.Duration

@@ -37,28 +37,35 @@ func TestRowsHaveWaitedSinceAClaimThatLeftNothing(t *testing.T) {
 	p := idle()
 	p.acquired(at(0))
 	p.took = 50 * time.Millisecond
-	claimed := func(ms int, more bool) time.Time {
-		return p.claimed(at(ms), at(ms+50), step{}, &task.Claim{Now: db(ms), Rows: 1, More: more}, 0)
+	claimed := func(ms int, of []task.Shard, more bool) time.Time {
+		p.took = 50 * time.Millisecond
+		return p.claimed(at(ms), at(ms+50), step{shards: of}, &task.Claim{Now: db(ms), Rows: 1, More: more}, 0)
 	}
 	for _, tt := range []struct {
 		name string
 		ms   int
+		of   []task.Shard // nil: all
 		more bool
 		want time.Time
 	}{
-		{"the first claim knows nothing of the time before", 0, false, time.Time{}},
-		{"soon after a claim that left nothing", 150, false, at(0)},
-		{"long after it", 9000, true, at(9000 - 100).Add(-p.cfg.MaxTick)},
-		{"after one that left rows", 20_000, true, at(150)},
-		{"after another one", 40_000, false, at(150)},
-		{"when nothing is left any more", 40_100, false, at(40_000)},
+		{"the first claim knows nothing of the time before", 0, nil, false, time.Time{}},
+		{"soon after a claim that left nothing", 150, nil, false, at(0)},
+		{"long after it", 9000, nil, true, at(9000 - 100).Add(-p.cfg.MaxTick)},
+		{"after one that left rows", 20_000, nil, true, at(150)},
+		{"after another one", 30_000, []task.Shard{3}, false, at(150)},
+		{"the other shards have rows still", 40_000, nil, false, at(150)},
+		{"when nothing is left any more", 40_100, nil, false, at(40_000)},
 	} {
-		if got := claimed(tt.ms, tt.more); !got.Equal(tt.want) {
+		if got := claimed(tt.ms, tt.of, tt.more); !got.Equal(tt.want) {
 			t.Errorf("%s: since %v, want %v", tt.name, got, tt.want)
 		}
 	}
+	p.failed(at(45_000))
+	if got := claimed(49_000, nil, false); !got.Equal(at(40_100)) {
+		t.Errorf("after a failure: since %v, want the claim before", got)
+	}
 	p.acquired(at(50_000))
-	if got := claimed(50_100, false); !got.IsZero() {
+	if got := claimed(50_100, nil, false); !got.IsZero() {
 		t.Errorf("with other shards: since %v, want none", got)
 	}
 }

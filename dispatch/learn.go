@@ -24,7 +24,6 @@ func (p *planner) acquired(now time.Time) {
 // hint records that a row is due at the instant i, or a little later. It ignores the hint if
 // a peek comes early enough to find the row.
 func (p *planner) hint(now time.Time, i task.Instant) {
-	p.toldAt = now
 	at := now
 	if p.clock != 0 {
 		at = p.localTime(i)
@@ -45,8 +44,12 @@ func (p *planner) hint(now time.Time, i task.Instant) {
 // the size of its records in memory.
 // It returns since when the claimed rows have waited for a claim, or zero if that is not known.
 func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes int) (since time.Time) {
-	if since = p.waitedSince(start); !c.More {
-		p.emptiedAt = start
+	since = p.waitedSince(start)
+	switch {
+	case c.More:
+		p.left = true
+	case st.shards == nil:
+		p.emptiedAt, p.left = start, false
 	}
 	p.ok()
 	if p.again = c.More; c.More {
@@ -90,11 +93,11 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 }
 
 // waitedSince returns since when the rows of a claim that begins at start have waited for it, or zero if that is
-// not known. What the last claim has left behind has waited since the last one that left nothing. If it left nothing, the
+// not known. What claims have left behind has waited since the last one that left nothing. If nothing was left, the
 // rows were written later, however long ago they were to fire, and were not known for longer than claims of a database
 // that keeps up are apart.
 func (p *planner) waitedSince(start time.Time) time.Time {
-	if p.emptiedAt.IsZero() || p.again {
+	if p.emptiedAt.IsZero() || p.left {
 		return p.emptiedAt
 	}
 	since := start.Add(-2*p.took - p.cfg.MaxTick)
@@ -211,7 +214,7 @@ func (p *planner) lost() { p.ok() }
 // failed records that a step has failed. The next step waits, and a claim takes the form
 // that no locked row can block.
 func (p *planner) failed(now time.Time) {
-	p.rangeUntil = 0
+	p.rangeUntil, p.left = 0, true
 	wait := max(p.cfg.MinTick, firstWait) << min(p.failures, 8)
 	p.failures++
 	p.retryAt = now.Add(min(wait, maxBackoff))

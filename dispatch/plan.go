@@ -41,7 +41,7 @@ type planner struct {
 	rangeRows  int
 	recountAt  time.Time
 
-	// hears is set while hints arrive. The last one came at toldAt.
+	// hears is set while hints arrive. The last one of this database came at toldAt.
 	// The last peek began at peekedAt, when the database's clock was peekedClock. untoldSince is
 	// the start of the peek before one that has shown a row without a hint, or zero. acquiredAt
 	// is when shards were acquired last.
@@ -60,9 +60,11 @@ type planner struct {
 	// claimedAt is when the last claim began, and firedAt when the last claim that moved
 	// rows ended. took, recordBytes and perSecond are moving averages of a claim's duration,
 	// of the size of a record, and of the rows claimed per second.
-	// emptiedAt is when the last claim began that has left no due row, or zero.
+	// emptiedAt is when the last claim of all shards began that has left no due row, or zero. left says that a claim
+	// has left some since, or has failed.
 	claimedAt, firedAt time.Time
 	emptiedAt          time.Time
+	left               bool
 	took               time.Duration
 	recordBytes        int
 	perSecond          float64

@@ -40,6 +40,7 @@ func (p *planning) next(now time.Time, s situation, x exclusion) step {
 func (p *planning) hint(now time.Time, due task.Instant) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.planner.toldAt = now
 	p.planner.hint(now, due)
 	return p.planner.localTime(due).Add(-p.planner.lead())
 }

@@ -71,6 +71,7 @@ const (
 	refusedTooLong     = "too_long"
 	refusedMalformed   = "malformed"
 	refusedUnknown     = "unknown"
+	refusedRevoked     = "revoked"
 	refusedCertificate = "certificate_of_another" // the certificate is bound to another tenant than the token
 )
 
@@ -140,6 +141,9 @@ func (b *bearers) lookup(ctx context.Context, key [32]byte, source func(context.
 	var no refusal
 	if errors.As(err, &no) {
 		return nil, b.refuse(string(no))
+	}
+	if err == nil && b.revoked.lists(id.TokenID) { // while it was looked up
+		return nil, b.refuse(refusedRevoked)
 	}
 	return id, err
 }

@@ -45,6 +45,12 @@ func (r *revoked) has(id string) bool {
 	return last != nil && (last.all || last.ids[id])
 }
 
+// lists reports whether a token is known to be revoked.
+func (r *revoked) lists(id string) bool {
+	last := r.last.Load()
+	return last != nil && last.ids[id]
+}
+
 // use records that credentials are looked up, or that the question about them has ended.
 func (r *revoked) use(now time.Time) { r.used.Store(now.UnixNano()) }
 

@@ -188,20 +188,13 @@ func (a *API) newServer(metrics *telemetry.API) error {
 	return nil
 }
 
-// lateness returns the source of the lateness to which adds yield: that of publications, and that of results, of which
-// the other processes of the API are taken to store as many. A virtual clock leaps, so by it everything is late.
+// lateness returns the source of the lateness to which adds yield. A virtual clock leaps, so by
+// it everything is late.
 func (a *API) lateness() func() task.Lateness {
 	if a.o.Clock != nil {
 		return nil
 	}
-	return func() task.Lateness {
-		l := a.hints.Lateness()
-		if results := a.shards.ResultPace(); results.Late > l.Foreground.Late {
-			results.PerSecond *= float64(max(a.presence.processes(), 1))
-			l.Foreground = results
-		}
-		return l
-	}
+	return a.hints.Lateness
 }
 
 // quotaUses returns what tenants use of their quotas, for metrics.

@@ -261,7 +261,7 @@ func bounded(t *testing.T, s *Stack) {
 	to := task.At(s.Now(t).Add(day))
 	calls := 0
 	for reached := false; !reached; calls++ {
-		m, err := s.Clock.Advance(t.Context(), to, virtualclock.Options{Settle: patience, For: time.Nanosecond})
+		m, err := s.Clock.Advance(t.Context(), to, virtualclock.Options{Settle: settle, For: time.Nanosecond})
 		if err != nil || m.Now > to {
 			t.Fatalf("moved %+v, %v", m, err)
 		}

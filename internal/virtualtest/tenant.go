@@ -25,15 +25,18 @@ func (s *Stack) Now(tb testing.TB) time.Time {
 	return state.Now.Time()
 }
 
-// patience bounds the wait for a run's result, and the start of a listener, on slow
-// machines.
-const patience = 2 * time.Minute
+// patience bounds calls, the wait for a run, and the start of a listener, on slow machines. settle
+// bounds the wait for a run's result at an instant.
+const (
+	patience = 2 * time.Minute
+	settle   = virtualclock.MaxSettle
+)
 
 // Advance advances the clock by d, step by step. All tasks due on the way fire, and
 // their runs have results when it returns. A run without a result fails the test.
 func (s *Stack) Advance(tb testing.TB, d time.Duration) virtualclock.Moved {
 	tb.Helper()
-	return s.AdvanceWith(tb, d, virtualclock.Options{Settle: patience})
+	return s.AdvanceWith(tb, d, virtualclock.Options{Settle: settle})
 }
 
 // AdvanceWith is [Stack.Advance] with options. For example, these options leave runs
@@ -52,7 +55,7 @@ func (s *Stack) AdvanceWith(tb testing.TB, d time.Duration, o virtualclock.Optio
 // Jump moves the clock in one step, as after an outage.
 func (s *Stack) Jump(tb testing.TB, d time.Duration) virtualclock.Moved {
 	tb.Helper()
-	m, err := s.Clock.Jump(tb.Context(), task.At(s.Now(tb).Add(d)), virtualclock.Options{Settle: patience})
+	m, err := s.Clock.Jump(tb.Context(), task.At(s.Now(tb).Add(d)), virtualclock.Options{Settle: settle})
 	if err != nil {
 		tb.Fatal(err)
 	}

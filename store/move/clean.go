@@ -17,15 +17,6 @@ func (m *Mover) finish(ctx context.Context) (Result, error) {
 	if err := m.reconnect(ctx); err != nil {
 		return m.result, err
 	}
-	if m.old != nil {
-		there, err := m.old.has(ctx, m.oldSchema())
-		if err != nil {
-			return m.result, err
-		}
-		if !there { // the command before dropped it, and could not write down the end of the move
-			m.result.OldSchema = ""
-		}
-	}
 	if err := place.OpenCopy(ctx, m.new.conn, m.number); err != nil {
 		return m.result, fmt.Errorf("open the new copy: %w", err)
 	}
@@ -38,6 +29,16 @@ func (m *Mover) finish(ctx context.Context) (Result, error) {
 	if err := m.reached("told"); err != nil {
 		return m.result, err
 	}
+	m.cleanUp(ctx, "look for the old rows", func() error {
+		if m.old == nil {
+			return nil
+		}
+		there, err := m.old.has(ctx, m.oldSchema())
+		if err == nil && !there { // a command before dropped it, and could not write down the end of the move
+			m.result.OldSchema = ""
+		}
+		return err
+	})
 	ended := m.cleanUp(ctx, "end the replication", func() error { return m.endReplication(ctx) })
 	if m.snapshot != nil && !m.counted {
 		if err := m.count(ctx, m.oldSchema()); err != nil {

@@ -170,8 +170,6 @@ type Store struct {
 	forecasts [task.Databases]forecaster
 	// turn is where the turns of [database.openShard] begin in this process.
 	turn int64
-	// pace is the last answer of ResultPace.
-	pace atomic.Pointer[pacing]
 	// large has the places of large requests, by tenant.
 	large *share.Pool[int32]
 }

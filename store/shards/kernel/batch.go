@@ -35,7 +35,6 @@ type Batcher[E, R any] struct {
 	do func(ctx context.Context, entries []E) []R
 	// closed is closed when run has returned.
 	closed chan struct{}
-	meter  meter
 }
 
 // GroupLimits bound the groups of a [Batcher]. A group takes no further call once it has
@@ -46,8 +45,7 @@ type batchCall[E, R any] struct {
 	tenant  int32
 	entries []E
 	bytes   int
-	at      time.Time // when it was made
-	answer  chan []R  // buffered, so that the batcher never blocks on it
+	answer  chan []R // buffered, so that the batcher never blocks on it
 	// decided is set by the first of two: a group that takes the call, or a caller that
 	// leaves.
 	decided atomic.Bool
@@ -62,19 +60,10 @@ func NewBatcher[E, R any](db *Databases, d, queue int, l GroupLimits, p *Spacing
 	}
 }
 
-// Waits returns how many entries were answered in the last full second, and how long they waited in the mean.
-func (b *Batcher[E, R]) Waits() (n int, mean time.Duration) {
-	c := b.meter.read(time.Now())
-	if c.n == 0 {
-		return 0, 0
-	}
-	return c.n, c.wait / time.Duration(c.n)
-}
-
 // Call queues entries of a tenant and waits for their answers. After an error their outcome
 // is unknown, unless its reason is [task.ReasonDatabaseStalled]: then nothing has happened.
 func (b *Batcher[E, R]) Call(ctx context.Context, tenant int32, entries []E) ([]R, error) {
-	at, stalled := time.Now(), b.db.Stalled(b.d)
+	stalled := b.db.Stalled(b.d)
 	select {
 	case <-stalled:
 		return nil, errStalled()
@@ -83,7 +72,7 @@ func (b *Batcher[E, R]) Call(ctx context.Context, tenant int32, entries []E) ([]
 	if err := b.enter(ctx, tenant, stalled); err != nil {
 		return nil, err
 	}
-	c := &batchCall[E, R]{tenant: tenant, entries: entries, at: at, answer: make(chan []R, 1)}
+	c := &batchCall[E, R]{tenant: tenant, entries: entries, answer: make(chan []R, 1)}
 	for _, e := range entries {
 		c.bytes += b.bytes(e)
 	}
@@ -190,10 +179,8 @@ func (b *Batcher[E, R]) group(ctx context.Context) (full bool) {
 		return full
 	}
 	answers := b.do(ctx, entries)
-	now := time.Now()
 	for _, c := range calls {
 		n := len(c.entries)
-		b.meter.add(now, n, now.Sub(c.at))
 		c.answer <- answers[:n:n]
 		answers = answers[n:]
 	}
