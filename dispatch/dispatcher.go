@@ -194,18 +194,15 @@ func (d *Dispatcher) confirmed(now time.Time, records []*record) {
 		offset[i] = b.planning.offset()
 	}
 	d.settle(now, records)
-	late, ours := make([]time.Duration, len(records)), make([]time.Duration, len(records))
+	late := make([]time.Duration, len(records))
 	for i, r := range records {
 		late[i] = now.Add(offset[r.part.database]).Sub(r.pub.ScheduledAt.Time())
 		d.events.Published(&r.pub, late[i])
-		if ours[i] = late[i]; !r.since.IsZero() {
-			ours[i] = min(late[i], now.Sub(r.since))
-		}
 		if r.background {
 			d.events.PublishedBackground(&r.pub, late[i])
 		}
 	}
-	d.lateness.confirmed(now, records, ours)
+	d.lateness.confirmed(now, records, late)
 	d.scheduler.observePublished(now, records, late)
 }
 

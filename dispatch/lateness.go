@@ -66,9 +66,8 @@ type latenessMeter struct {
 	foreground, backlogs paceMeter
 }
 
-// confirmed counts confirmed records. late is the part of the lateness of each that dispatchers have caused: a
-// task that is added after its begin is late by itself, and other adds need not yield because of it. Of backlogs it is all of
-// the lateness.
+// confirmed counts confirmed records. late is the lateness of each. In the foreground the part counts that dispatchers have
+// caused: a task that is added after its begin is late by itself, and other adds need not yield because of it.
 func (m *latenessMeter) confirmed(now time.Time, records []*record, late []time.Duration) {
 	var n, first [2]int
 	var sum [2]time.Duration
@@ -80,13 +79,21 @@ func (m *latenessMeter) confirmed(now time.Time, records []*record, late []time.
 		n[of]++
 		if r.pub.Attempt == 1 {
 			first[of]++
-			sum[of] += late[i]
+			sum[of] += r.caused(now, late[i])
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.foreground.count(now, n[0], first[0], sum[0])
 	m.backlogs.count(now, n[1], first[1], sum[1])
+}
+
+// caused returns the part of a lateness in which the record's row waited for dispatchers, as far as that is known.
+func (r *record) caused(now time.Time, late time.Duration) time.Duration {
+	if r.since.IsZero() {
+		return late
+	}
+	return min(late, now.Sub(r.since))
 }
 
 // read returns the lateness of the last window, without the tenants.

@@ -36,10 +36,11 @@ func TestLatenessIsTheMeanOfAWindow(t *testing.T) {
 func TestRowsHaveWaitedSinceAClaimThatLeftNothing(t *testing.T) {
 	p := idle()
 	p.acquired(at(0))
-	p.took = 50 * time.Millisecond
 	claimed := func(ms int, of []task.Shard, more bool) time.Time {
 		p.took = 50 * time.Millisecond
-		return p.claimed(at(ms), at(ms+50), step{shards: of}, &task.Claim{Now: db(ms), Rows: 1, More: more}, 0)
+		since := p.waitedSince(at(ms))
+		p.claimed(at(ms), at(ms+50), step{shards: of}, &task.Claim{Now: db(ms), Rows: 1, More: more}, 0)
+		return since
 	}
 	for _, tt := range []struct {
 		name string

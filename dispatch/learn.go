@@ -42,9 +42,7 @@ func (p *planner) hint(now time.Time, i task.Instant) {
 
 // claimed updates the planner after the claim st, begun at start, has committed. bytes is
 // the size of its records in memory.
-// It returns since when the claimed rows have waited for a claim, or zero if that is not known.
-func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes int) (since time.Time) {
-	since = p.waitedSince(start)
+func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes int) {
 	switch {
 	case c.More:
 		p.left = true
@@ -71,7 +69,7 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 	p.swept(now, st.low == 0 && !c.More && st.shards == nil)
 	if c.More {
 		p.peekBy(now)
-		return since
+		return
 	}
 	until := c.Now.Add(st.ahead)
 	if n := p.passed(st.shards, until); st.ahead > 0 && c.Rows < n {
@@ -89,7 +87,6 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 	if c.Next != 0 && c.Next != task.Never {
 		p.hint(now, c.Next)
 	}
-	return since
 }
 
 // waitedSince returns since when the rows of a claim that begins at start have waited for it, or zero if that is

@@ -30,7 +30,8 @@ type record struct {
 	clock reading
 	// dueAt is when the record may be published, or zero if it may be published immediately.
 	dueAt time.Time
-	// since is when the record's row can have begun to wait for its claim, or zero if that is not known.
+	// since is when the record's row can have begun to wait for its claim, or zero if that is not known,
+	// as for rows of backlogs.
 	since time.Time
 	// background is set if a flow claim has claimed the record.
 	background bool

@@ -87,7 +87,9 @@ func (p *planning) acquired(now time.Time) {
 func (p *planning) claimed(start, now time.Time, st step, c *task.Claim, bytes int) (since time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.planner.claimed(start, now, st, c, bytes)
+	since = p.planner.waitedSince(start)
+	p.planner.claimed(start, now, st, c, bytes)
+	return since
 }
 
 // left forgets the known rows of shards that were released before the claim began.

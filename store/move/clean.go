@@ -62,10 +62,8 @@ func (m *Mover) cleanUp(ctx context.Context, what string, do func() error) (done
 		if err = do(); err == nil || ctx.Err() != nil || m.old == nil {
 			break
 		}
-		if m.new.conn.IsClosed() || m.old.conn.IsClosed() {
-			if again := m.reconnect(ctx); again != nil {
-				break
-			}
+		if (m.new.conn.IsClosed() || m.old.conn.IsClosed()) && m.reconnect(ctx) != nil {
+			break
 		}
 	}
 	if err != nil {
