@@ -76,7 +76,8 @@ func (e *stage) update(ranges ...string) {
 	e.tenant.ShareCalendars(e.T, e.kind)
 }
 
-// recomputed waits until the newest operation has ended. Chores sleep in real time.
+// recomputed moves the clock on until the newest operation has ended. Chores sleep in real time, but a step that
+// found a row locked or a calendar unread is repeated when the clock says so.
 func (e *stage) recomputed() {
 	e.Helper()
 	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
@@ -91,6 +92,7 @@ func (e *stage) recomputed() {
 		case o.State == perceptorv1.BulkOperation_DONE:
 			return
 		}
+		e.stack.Advance(e.T, 100*time.Millisecond)
 	}
 }
 
