@@ -29,7 +29,8 @@ type engine struct {
 	starts     asked // BLOCKING runs, which need a lease
 	checks     asked // other runs that may be out of date
 	busy       int   // handlers that run
-	turn       int   // of starts, plain and checks: which gave work to a worker last
+	idle       idleMeter
+	turn       int // of starts, plain and checks: which gave work to a worker last
 	service    serviceClock
 	mean       time.Duration // moving average of a handler's duration
 	stopping   bool
@@ -221,11 +222,19 @@ func (g *engine) perform(acts []action) {
 func (g *engine) pump() {
 	for g.busy < g.l.cfg.Workers && g.pumpNext() {
 	}
+	g.idle.set(g.busy < g.l.cfg.Workers && g.parked == 0, g.since)
 	if g.stopping {
 		return
 	}
 	g.ask(&g.starts, maxLeasesAhead)
 	g.ask(&g.checks, maxChecksAhead)
+}
+
+// idlePercent returns in which part of the time since its last call the listener could have executed another run.
+func (g *engine) idlePercent() int32 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.idle.read(g.since())
 }
 
 // pumpNext gives work to a worker, if there is some. Leased, plain and checked runs take turns, so none of

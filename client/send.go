@@ -65,7 +65,7 @@ func newSenders(g *engine) senders {
 		}),
 		reports: newBatcher(reportsPerCall, callsOut, reportLinger, func(ctx context.Context, acts []action) {
 			g.deliver(ctx, "ReportResults", acts, func(ctx context.Context, acts []action) ([]*perceptorv1.RunReply, error) {
-				a, err := api.ReportResults(ctx, &perceptorv1.ReportResultsRequest{Holder: holder, Results: g.resultsOf(acts), Listener: listener})
+				a, err := api.ReportResults(ctx, &perceptorv1.ReportResultsRequest{Holder: holder, Results: g.resultsOf(acts), Listener: listener, IdlePercent: g.idlePercent()})
 				return a.GetReplies(), err
 			}, func(a action, r task.Reply, _ time.Time) { g.reportAnswered(a, r) })
 		}),

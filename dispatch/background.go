@@ -141,7 +141,21 @@ func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[in
 	if form == backlogs {
 		b.scheduler.balance(grants, rates)
 	}
-	return b.takeTokens(ctx, grants, rates)
+	return b.takeTokens(ctx, b.withoutLagging(grants), rates)
+}
+
+// withoutLagging limits the rows of tenants that lag, and returns the grants of flows that may claim rows now.
+func (b *background) withoutLagging(grants []*fair.Grant) []*fair.Grant {
+	b.scheduler.limitLagging(time.Now(), grants, b.tokens.part())
+	may := make([]*fair.Grant, 0, len(grants))
+	for _, g := range grants {
+		if g.Later.IsZero() {
+			may = append(may, g)
+		} else {
+			b.flows.awaitTokens(g, g.Later)
+		}
+	}
+	return may
 }
 
 // takeTokens takes tokens for the rows of the grants whose tenants have a rate. It returns the
@@ -190,6 +204,7 @@ func (b *background) claimFlows(ctx context.Context, grants []*fair.Grant, by ta
 	claimed, began := make([]int, len(grants)), time.Now()
 	rows := b.tryClaim(ctx, grants, by, claimed, most, form)
 	for i, g := range grants {
+		b.scheduler.chargeLagging(g.Key.Tenant, claimed[i])
 		if g.Tokens > 0 {
 			unused := 0
 			if time.Since(began) < fair.TokenLifetime {

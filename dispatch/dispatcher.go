@@ -125,6 +125,13 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 // Greeted reports that hints arrive, so that idle databases need to be peeked at less often.
 func (d *Dispatcher) Greeted() { d.heard(time.Now()) }
 
+// Lagging reports tenants that lag, as the process sender knows it from results. It is called again while they do.
+func (d *Dispatcher) Lagging(sender uint64, lags []task.Lag) {
+	if d.scheduler.lagging(time.Now(), sender, lags) {
+		d.wakeAll()
+	}
+}
+
 // ClockMoved reports that the clock of the database was set, so everything known by the old
 // clock must be read again. It is meant for virtual clocks; peeks notice the adjustments of
 // a real clock in time. ClockMoved never blocks.
@@ -151,6 +158,8 @@ type Figures struct {
 	Shards, Records, Delayed, Bytes, Parts int
 	// Backlogged are the tenants with more due tasks than their share, in ascending order.
 	Backlogged []int32
+	// Lagging is the number of tenants that lag, see [task.Lag].
+	Lagging int
 	// BackgroundRate is how many rows per second of backlogged tenants may be claimed.
 	BackgroundRate float64
 	// Broken are the tenants whose breaker is open, in ascending order.
@@ -162,7 +171,7 @@ type Figures struct {
 // Figures returns the current figures.
 func (d *Dispatcher) Figures() Figures {
 	f := d.pipeline.figures(time.Now())
-	f.Backlogged, f.BackgroundRate = d.scheduler.figures()
+	f.Backlogged, f.Lagging, f.BackgroundRate = d.scheduler.figures()
 	for _, b := range d.dbs {
 		shards, parts := b.tracker.counts()
 		f.Shards += shards

@@ -74,7 +74,7 @@
 // # Fair sharing
 //
 // The sections above describe the foreground: one claim takes the due rows of all tenants.
-// The first runs of tenants with a limit, a backlog or a failing topic are excluded from it. Their rows are
+// The first runs of tenants with a limit, a backlog or a failing topic, and of those that lag, are excluded from it. Their rows are
 // claimed by flows ([background]): those that keep up together, those with a backlog one by one. Package
 // [github.com/perceptor/perceptor/dispatch/fair], which is pure, decides how many of these
 // rows may be claimed per second, which tenants have a backlog, and how backlogged tenants

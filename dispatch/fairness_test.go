@@ -448,3 +448,37 @@ func (s *fakeStore) openOf(tenant int32) (open []task.RunID) {
 	}
 	return open
 }
+
+// TestATenantThatLagsIsClaimedAsFastAsItsResultsCome has a backlog of a tenant that lags and tasks of another one.
+func TestATenantThatLagsIsClaimedAsFastAsItsResultsCome(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		const rows = 5000
+		for n := range int64(rows) {
+			w.store.add(id(task.Shard(n%4*32), n+1), 1, 3*time.Second+time.Duration(n)*time.Millisecond/2, 0)
+		}
+		for n := range int64(100) {
+			w.store.add(id(task.Shard(n%4*32), 10_000+n), 2, 3*time.Second+time.Duration(n)*50*time.Millisecond, 0)
+		}
+		s := newSeen()
+		m := w.start("a", func(c *Config, e *Events) { s.events(e) })
+		m.acquire(0, 32, 64, 96)
+		owned := 4.0 / task.Shards
+		time.Sleep(2500 * time.Millisecond)
+		for range 12 {
+			m.Lagging(1, []task.Lag{{Tenant: 1, Wait: time.Second, PerSecond: 200 / owned}})
+			time.Sleep(500 * time.Millisecond)
+		}
+		if n := w.store.claimedOf(1); n < 900 || n > 1300 {
+			t.Errorf("%d runs of the tenant that lags were claimed in 5.5 s, want some 200 a second", n)
+		}
+		if late := s.late[2]; s.count(2) < 100 || late > 200*time.Millisecond {
+			t.Errorf("%d runs of the other tenant were published, late by up to %s", s.count(2), late)
+		}
+		if got := m.Lateness(); !slices.Equal(got.Backlogged, []int32{1}) || got.Backlogs.Late < time.Second {
+			t.Errorf("the adds of the tenant do not yield: %+v", got)
+		}
+		within(t, 6*time.Second, "the rest is claimed when the tenant lags no more", func() bool { return w.store.claimedOf(1) == rows })
+		m.stop()
+		w.checkSettled()
+	})
+}

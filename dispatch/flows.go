@@ -185,7 +185,7 @@ func (f *tenantFlows) deferUntil(grants []*fair.Grant, at time.Time) {
 	f.flows.Defer(grants, at)
 }
 
-// awaitTokens defers the flow until at because its tenant has no tokens.
+// awaitTokens defers the flow until at because its tenant has no tokens, or lags.
 func (f *tenantFlows) awaitTokens(g *fair.Grant, at time.Time) {
 	f.mu.Lock()
 	f.flows.WaitForTokens(g.Flow, at)

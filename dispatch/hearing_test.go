@@ -173,11 +173,26 @@ func TestReceiversAreGreeted(t *testing.T) {
 	if got := <-greeted; got != 3 {
 		t.Errorf("received %d, want the bulk operation of database 3, and one greeting before it", got)
 	}
+	hinter.Lags(make([]task.Lag, 300))
+	for range mostLags {
+		if got := <-greeted; got != -2 {
+			t.Fatalf("received %d, want a tenant that lags", got)
+		}
+	}
+	hinter.BulkStarted(3)
+	if got := <-greeted; got != 3 {
+		t.Errorf("received %d, want the bulk operation of database 3, after at most %d tenants that lag", got, mostLags)
+	}
 }
 
-// greetings receives -1 for each greeting, and the database of each bulk operation.
+// greetings receives -1 for each greeting, -2 for each tenant that lags, and the database of each bulk operation.
 type greetings chan int
 
 func (g greetings) Hint(int, task.Instant) {}
 func (g greetings) Greeted()               { g <- -1 }
 func (g greetings) BulkStarted(d int)      { g <- d }
+func (g greetings) Lagging(_ uint64, l []task.Lag) {
+	for range l {
+		g <- -2
+	}
+}

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -49,6 +50,7 @@ type Hinter struct {
 	mu   sync.Mutex
 	due  map[int]task.Instant
 	bulk map[int]bool
+	lags []task.Lag
 
 	// keys are those of the targets.
 	keys []string
@@ -121,6 +123,15 @@ func (h *Hinter) BulkStarted(database int) {
 	put(h.wake)
 }
 
+// Lags queues what is to be told of tenants that lag. It never blocks and may be called concurrently, also before
+// and after Run.
+func (h *Hinter) Lags(lags []task.Lag) {
+	h.mu.Lock()
+	h.lags = lags
+	h.mu.Unlock()
+	put(h.wake)
+}
+
 // put leaves a token in c.
 func put(c chan struct{}) {
 	select {
@@ -179,7 +190,8 @@ func (h *Hinter) gather(ctx context.Context) {
 // send sends what is queued.
 func (h *Hinter) send() {
 	h.mu.Lock()
-	due, bulk := h.due, h.bulk
+	due, bulk, lags := h.due, h.bulk, h.lags
+	h.lags = nil
 	h.due, h.bulk = make(map[int]task.Instant, len(due)), make(map[int]bool)
 	h.mu.Unlock()
 	h.sendSoon()
@@ -189,6 +201,24 @@ func (h *Hinter) send() {
 	for database := range bulk {
 		h.sendTo(h.targets[database], hint{kind: hintBulk, database: database})
 	}
+	if len(lags) > 0 {
+		slices.SortFunc(lags, func(a, b task.Lag) int { return cmp.Compare(b.PerSecond, a.PerSecond) })
+		h.sendAll(hint{kind: hintLags, lags: lags[:min(len(lags), mostLags)]})
+	}
+}
+
+// sendAll sends a hint to each receiver once, and returns their number.
+func (h *Hinter) sendAll(of hint) int {
+	sent := make(map[string]bool)
+	for _, targets := range h.targets {
+		for _, t := range targets {
+			if !sent[t.key] {
+				sent[t.key] = true
+				h.sendTo([]target{t}, of)
+			}
+		}
+	}
+	return len(sent)
 }
 
 // greet sends a greeting to each receiver once. It returns when to greet again: soon if no
@@ -200,16 +230,7 @@ func (h *Hinter) greet(ctx context.Context) (again time.Duration) {
 		h.refresh(ctx, knownFor)
 	}
 	h.sendSoon()
-	greeted := make(map[string]bool)
-	for _, targets := range h.targets {
-		for _, t := range targets {
-			if !greeted[t.key] {
-				greeted[t.key] = true
-				h.sendTo([]target{t}, hint{kind: hintGreeting})
-			}
-		}
-	}
-	if len(greeted) == 0 {
+	if h.sendAll(hint{kind: hintGreeting}) == 0 {
 		return ownersEvery
 	}
 	return greetEvery
@@ -274,7 +295,7 @@ func (h *Hinter) listen(conn net.PacketConn) {
 		case err != nil: // such as an ICMP answer that a port is closed
 			time.Sleep(hintEvery)
 		default:
-			if hint, ok := h.parse(buf[:n]); ok && hint.kind >= hintForeground && heard.isNew(hint, now) {
+			if hint, ok := h.parse(buf[:n]); ok && (hint.kind == hintForeground || hint.kind == hintBacklogs) && heard.isNew(hint, now) {
 				h.reported(hint, now)
 			}
 		}

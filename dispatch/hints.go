@@ -34,7 +34,9 @@ import (
 //	8  due, ms since 1970    8
 //
 // The kinds are: 0, a row is due; 1, a greeting, which says only that hints arrive; 2, a bulk
-// operation was started in the database. due is 0 except in the first.
+// operation was started in the database; 5, tenants lag. due is 0 except in the first. The last has
+// 12 bytes for each of these tenants between the rate and the code: its number, its wait in ms, and its
+// results per second.
 //
 // Two kinds go the other way, to those who have greeted, with the same key: how late the receiver
 // of hints publishes, in ms instead of due, and its rate. 3 is for the foreground, 4 for
@@ -51,9 +53,11 @@ const (
 	hintBody = 40
 	hintCode = 16
 	hintSize = hintBody + hintCode
-	// mostTold is the most backlogged tenants of a datagram.
+	// mostTold is the most backlogged tenants of a datagram, and mostLags the most that lag.
 	mostTold    = 128
-	longestHint = hintSize + 4*mostTold
+	mostLags    = 100
+	lagSize     = 12
+	longestHint = hintSize + lagSize*mostLags
 
 	hintKeySize  = 32
 	replayWindow = time.Minute
@@ -71,6 +75,7 @@ const (
 	hintBulk
 	hintForeground
 	hintBacklogs
+	hintLags
 )
 
 // hint is the content of a datagram.
@@ -82,6 +87,7 @@ type hint struct {
 	sent     time.Time
 	rate     int64
 	tenants  []int32
+	lags     []task.Lag
 }
 
 // append appends the datagram of h to b, which is empty.
@@ -95,6 +101,11 @@ func (h hint) append(b []byte, key string) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(h.rate))
 	for _, t := range h.tenants {
 		b = binary.BigEndian.AppendUint32(b, uint32(t))
+	}
+	for _, l := range h.lags {
+		b = binary.BigEndian.AppendUint32(b, uint32(l.Tenant))
+		b = binary.BigEndian.AppendUint32(b, uint32(l.Wait.Milliseconds()))
+		b = binary.BigEndian.AppendUint32(b, uint32(l.PerSecond))
 	}
 	return append(b, codeOf(b, key)...)
 }
@@ -124,10 +135,17 @@ func parseHint(b []byte, key string) (h hint, ok bool) {
 		for ; len(rest) > 0; rest = rest[4:] {
 			h.tenants = append(h.tenants, int32(binary.BigEndian.Uint32(rest)))
 		}
+	} else if h.kind == hintLags && len(rest)%lagSize == 0 {
+		for ; len(rest) > 0; rest = rest[lagSize:] {
+			h.lags = append(h.lags, task.Lag{
+				Tenant: int32(binary.BigEndian.Uint32(rest)), Wait: time.Duration(binary.BigEndian.Uint32(rest[4:])) * time.Millisecond,
+				PerSecond: float64(binary.BigEndian.Uint32(rest[8:])),
+			})
+		}
 	} else if len(rest) > 0 {
 		return hint{}, false
 	}
-	return h, h.kind <= hintBacklogs && h.database < task.Databases && h.due >= 0 && h.rate >= 0
+	return h, h.kind <= hintLags && h.database < task.Databases && h.due >= 0 && h.rate >= 0
 }
 
 // heard remembers what was sent last, to recognise replays. It is not for concurrent use.
@@ -208,6 +226,8 @@ type Receiver interface {
 	Greeted()
 	// BulkStarted says that a bulk operation was started in the database.
 	BulkStarted(database int)
+	// Lagging says which tenants lag, as the sender knows it.
+	Lagging(sender uint64, lags []task.Lag)
 }
 
 // Run tells to what each hint says until ctx ends. Then it closes the socket and returns nil.
@@ -304,6 +324,8 @@ func (h hint) tell(to Receiver) {
 		to.Greeted()
 	case hintBulk:
 		to.BulkStarted(h.database)
+	case hintLags:
+		to.Lagging(h.sender, h.lags)
 	}
 }
 

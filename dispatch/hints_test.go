@@ -30,6 +30,21 @@ func TestHintIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
+func TestLagsAreReadAsTheyWereWritten(t *testing.T) {
+	want := hint{kind: hintLags, sender: 3, sent: time.UnixMicro(1_700_000_000_123_456)}
+	for n := range mostLags {
+		want.lags = append(want.lags, task.Lag{Tenant: int32(n + 1), Wait: time.Duration(n) * time.Hour, PerSecond: float64(n * 1000)})
+	}
+	b := want.append(nil, testKey)
+	if got, ok := parseHint(b, testKey); !ok || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v was read as %v, %t", want, got, ok)
+	}
+	body := append([]byte(nil), b[:len(b)-hintCode-1]...)
+	if got, ok := parseHint(append(body, codeOf(body, testKey)...), testKey); ok {
+		t.Errorf("a part of a lag was read as %v", got)
+	}
+}
+
 func TestWhatIsNotAHintIsIgnored(t *testing.T) {
 	good := written(3, 5)
 	// change makes a datagram of a holder of the key with another byte.
@@ -41,7 +56,7 @@ func TestWhatIsNotAHintIsIgnored(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"empty": nil, "short": good[:hintSize-1], "long": append(append([]byte(nil), good...), 0),
 		"magic": change(0, 'X'), "version": change(4, 1), "database": change(7, 16), "negative instant": change(8, 0x80),
-		"kind": change(5, 5), "negative rate": change(32, 0x80),
+		"kind": change(5, 6), "negative rate": change(32, 0x80),
 	} {
 		if _, ok := parseHint(b, testKey); ok {
 			t.Errorf("%s: parseHint accepted the datagram", name)
@@ -135,6 +150,7 @@ type recorded chan gotHint
 func (r recorded) Hint(database int, due task.Instant) { r <- gotHint{database, due} }
 func (r recorded) BulkStarted(database int)            { r <- gotHint{database, bulkStarted} }
 func (r recorded) Greeted()                            {}
+func (r recorded) Lagging(uint64, []task.Lag)          {}
 
 // listen opens an address and returns its owner and a channel with the hints that it receives.
 func listen(t *testing.T) (owner task.Owner, hints chan gotHint) {

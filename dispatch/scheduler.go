@@ -56,6 +56,31 @@ func (s *scheduler) observeFlow(now time.Time, database int, of fair.Service) bo
 	return ended
 }
 
+// lagging passes tenants that lag to the scheduler, and reports whether one has become backlogged.
+func (s *scheduler) lagging(now time.Time, sender uint64, lags []task.Lag) bool {
+	s.mu.Lock()
+	began := s.fair.ObserveLags(now, sender, lags)
+	s.mu.Unlock()
+	for _, t := range began {
+		s.events.Backlogged(t, true)
+	}
+	return len(began) > 0
+}
+
+// limitLagging is [fair.Scheduler.LimitLagging].
+func (s *scheduler) limitLagging(now time.Time, grants []*fair.Grant, part float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fair.LimitLagging(now, grants, part)
+}
+
+// chargeLagging counts claimed rows of a tenant.
+func (s *scheduler) chargeLagging(tenant int32, rows int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fair.ChargeLagging(tenant, rows)
+}
+
 // observePublished passes confirmed records and the lateness of each to the scheduler.
 func (s *scheduler) observePublished(now time.Time, records []*record, late []time.Duration) {
 	s.mu.Lock()
@@ -99,8 +124,8 @@ func (s *scheduler) balance(grants []*fair.Grant, rates map[int32]task.Rates) {
 	s.fair.Balance(grants, rates)
 }
 
-func (s *scheduler) figures() (backlogged []int32, perSecond float64) {
+func (s *scheduler) figures() (backlogged []int32, lagging int, perSecond float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.fair.Backlogged(), s.fair.PerSecond()
+	return s.fair.Backlogged(), s.fair.Lagging(time.Now()), s.fair.PerSecond()
 }

@@ -135,6 +135,7 @@ var dispatcher = Dashboard{
 			}},
 			{Title: "Bytes in memory", Unit: octets, Queries: one(`perceptor_unacked_bytes{instance=~"$instance"}`, "{{instance}}")},
 			{Title: "Backlogged tenants", Unit: count, Queries: one(`perceptor_tenants_backlogged{instance=~"$instance"}`, "{{instance}}")},
+			{Title: "Lagging tenants", Unit: count, Queries: one(`perceptor_tenants_lagging{instance=~"$instance"}`, "{{instance}}")},
 		}},
 		{"Databases", []Panel{
 			{Title: "Rows of the outbox", Unit: count, Queries: one(`max by (database) (perceptor_outbox_rows)`, "{{database}}")},

@@ -284,6 +284,8 @@ var badCalls = []struct {
 	{"a start of nothing by nobody", "acme-secret", startRuns, &perceptorv1.StartRunsRequest{}, []string{"attempts", "holder"}},
 	{"too many heartbeats", "acme-secret", heartbeat, &perceptorv1.HeartbeatRunsRequest{Holder: 1, Attempts: make([]*perceptorv1.Attempt, 5001)}, []string{"attempts"}},
 	{"an empty hand-back", "acme-secret", handBack, &perceptorv1.HandBackRunsRequest{Holder: 1}, []string{"attempts"}},
+	{"a report of an odd idle time", "acme-secret", report, &perceptorv1.ReportResultsRequest{Holder: 1, Results: []*perceptorv1.RunResult{{}}, IdlePercent: 101}, []string{"idle_percent"}},
+	{"a report of a negative idle time", "acme-secret", report, &perceptorv1.ReportResultsRequest{Holder: 1, Results: []*perceptorv1.RunResult{{}}, IdlePercent: -1}, []string{"idle_percent"}},
 	{"an empty report by nobody", "acme-secret", report, &perceptorv1.ReportResultsRequest{}, []string{"holder", "results"}},
 	{"no tenant", "admin-secret", createTenant, &perceptorv1.CreateTenantRequest{}, []string{"tenant"}},
 	{"an empty tenant", "admin-secret", createTenant, &perceptorv1.CreateTenantRequest{Tenant: &perceptorv1.Tenant{}}, []string{"tenant.name"}},

@@ -101,7 +101,11 @@ func (s *runService) HandBackRuns(ctx context.Context, r *perceptorv1.HandBackRu
 }
 
 func (s *runService) ReportResults(ctx context.Context, r *perceptorv1.ReportResultsRequest) (*perceptorv1.ReportResultsResponse, error) {
-	if faults := entryFaults(r.Holder, "results", len(r.Results)); len(faults) > 0 {
+	faults := entryFaults(r.Holder, "results", len(r.Results))
+	if r.IdlePercent < 0 || r.IdlePercent > 100 {
+		faults = append(faults, faultf("idle_percent", "%d is not between 0 and 100", r.IdlePercent))
+	}
+	if len(faults) > 0 {
 		return nil, invalid(faults)
 	}
 	tenant := tenantOf(ctx)
@@ -117,6 +121,7 @@ func (s *runService) ReportResults(ctx context.Context, r *perceptorv1.ReportRes
 			took = append(took, handled(e))
 		}
 		report.Capped = len(tenant.Rates.KindCaps) > 0
+		report.Idle = r.IdlePercent >= leastIdle
 		report.Timeline = times.of(e.GetTimes())
 		return report, fault
 	}
@@ -133,6 +138,9 @@ func (s *runService) ReportResults(ctx context.Context, r *perceptorv1.ReportRes
 	s.traces.reported(ctx, began, r.Results, replies)
 	return &perceptorv1.ReportResultsResponse{Replies: replies}, err
 }
+
+// leastIdle is the idle part of a listener's time, in percent, from which on its runs do not wait for its handlers.
+const leastIdle = 20
 
 func (s *runService) GetDelivery(ctx context.Context, _ *perceptorv1.GetDeliveryRequest) (*perceptorv1.Delivery, error) {
 	tenant := tenantOf(ctx)

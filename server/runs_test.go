@@ -145,6 +145,21 @@ func TestMalformedResultsAreRefusedOneByOne(t *testing.T) {
 	}
 }
 
+func TestTheStoreLearnsWhetherAListenerWasIdle(t *testing.T) {
+	for percent, want := range map[int32]bool{0: false, leastIdle - 1: false, leastIdle: true, 100: true} {
+		b := setup(t)
+		request := &perceptorv1.ReportResultsRequest{Holder: 9, IdlePercent: percent, Results: []*perceptorv1.RunResult{
+			{Attempt: attempt(1000, 2, 3), Outcome: perceptorv1.RunResult_SUCCESS},
+		}}
+		if a := b.overGRPC("acme-secret", report, request, &perceptorv1.ReportResultsResponse{}); a.code != codes.OK {
+			t.Fatal(a.message)
+		}
+		if len(b.runs.results) != 1 || b.runs.results[0].Idle != want {
+			t.Errorf("a listener that is idle for %d %% of the time: %+v", percent, b.runs.results)
+		}
+	}
+}
+
 func TestResultsReachTheStoreAsTheyWereSaid(t *testing.T) {
 	b := setup(t)
 	request := &perceptorv1.ReportResultsRequest{Holder: 9, Results: []*perceptorv1.RunResult{

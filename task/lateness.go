@@ -21,3 +21,12 @@ type Pace struct {
 func (p Pace) Join(q Pace) Pace {
 	return Pace{Late: max(p.Late, q.Late), PerSecond: p.PerSecond + q.PerSecond}
 }
+
+// Lag says that a tenant lags: its runs wait between their publication and their handlers although listeners are idle.
+// Even the one that waited least has waited for Wait. PerSecond is how many results per second its listeners have lately
+// brought at most.
+type Lag struct {
+	Tenant    int32
+	Wait      time.Duration
+	PerSecond float64
+}

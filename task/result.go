@@ -66,6 +66,8 @@ type Report struct {
 	// Capped is set if the run may be of a kind with a concurrency cap. Such a result frees
 	// a place for another run, so it waits less for others that are stored with it.
 	Capped bool
+	// Idle says that the listener could have executed more runs than it did.
+	Idle bool
 	// Timeline is for the history; nil: not known.
 	Timeline *Timeline
 }

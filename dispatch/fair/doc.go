@@ -27,8 +27,8 @@
 //
 //   - its settings say so: it has a dispatch rate, or it is paused, or it has paused or
 //     capped kinds (each capped kind is a flow of its own);
-//   - or it is backlogged: it has more due rows than its share. Only this is a decision of
-//     this package.
+//   - or it is backlogged: it has more due rows than its share, or it lags, see lag.go. Only this is
+//     a decision of this package.
 //
 // A flow keeps up if its last claim took fewer rows than it was granted, and its tenant has
 // tokens. The flows of a database that keep up are claimed together, by one statement: one scan of
@@ -49,7 +49,8 @@
 //  5. [Quotas] divides the rows between them by weight. [Scheduler.Balance] moves rows from
 //     tenants with more service than the average to tenants with less. A claim of flows that
 //     keep up divides no rows: it has a limit in all, and a tenant may have a quarter of it
-//     ([QuotasTogether]). Tenants with a rate take tokens for their rows ([TokenCache.TakeTokens]).
+//     ([QuotasTogether]). Tenants that lag get fewer ([Scheduler.LimitLagging]), and tenants with a
+//     rate take tokens for their rows ([TokenCache.TakeTokens]).
 //  6. [Flows.Claimed] and [Scheduler.ObserveFlow] see what the claim has taken: it counts as
 //     service, moves the flow's bound and says when to claim from it next. A tenant that has
 //     nothing overdue left in any database returns to the foreground, not before a second.
@@ -86,8 +87,8 @@
 //   - A flow has no due row at or below its bound, except for rows written since. A hint or
 //     the next sweep finds these.
 //   - Every flow in a claim may take at least one row.
-//   - A tenant is backlogged only while some database may have overdue rows of it, and for
-//     one second at least.
+//   - A tenant is backlogged only while some database may have overdue rows of it, or it lags, and
+//     for one second at least.
 //   - The rate stays between 200 and 200,000 rows per second; without a foreground there is
 //     no limit.
 //   - Over any time t a tenant takes at most rate × (t + 1 s) + burst tokens.
@@ -112,12 +113,12 @@
 //   - A threshold on rows per claim alone: short bursts of small tenants were excluded, and
 //     slow backlogs were not.
 //
-// ADR 14 (docs/adr/0014-rates-and-fairness.md) and ADR 40 (docs/adr/0040-common-flow-claims.md)
-// have the reasons and figures.
+// ADR 14 (docs/adr/0014-rates-and-fairness.md), ADR 40 (docs/adr/0040-common-flow-claims.md) and
+// ADR 55 (docs/adr/0055-claims-yield.md) have the reasons and figures.
 //
 // # Reading the code
 //
 // scheduler.go decides who is backlogged and how backlogged tenants share, rate.go is the
-// rate controller, tokens.go the cache of tokens, flow.go one flow, and flows.go the flows
-// of one database.
+// rate controller, lag.go the limit of tenants that lag, tokens.go the cache of tokens, flow.go one
+// flow, and flows.go the flows of one database.
 package fair

@@ -273,7 +273,7 @@ func (f *Flows) Defer(grants []*Grant, at time.Time) {
 	}
 }
 
-// WaitForTokens defers the flow until at because its tenant has no tokens. The flow then has
+// WaitForTokens defers the flow until at because its tenant has no tokens, or lags. The flow then has
 // a backlog.
 func (f *Flows) WaitForTokens(flow *Flow, at time.Time) { flow.backlog, flow.nextAt = true, at }
 

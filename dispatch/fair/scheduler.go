@@ -27,6 +27,8 @@ type Scheduler struct {
 	recent      map[int32]int
 	recentAt    time.Time
 	recentLevel int
+	// lags are the tenants that lag.
+	lags lags
 }
 
 // A backlog is the state of a backlogged tenant.
@@ -67,7 +69,7 @@ const (
 func NewScheduler() *Scheduler {
 	return &Scheduler{
 		rate: NewRateController(), backlogged: map[int32]*backlog{},
-		foregroundAt: map[int32]time.Time{}, recent: map[int32]int{},
+		foregroundAt: map[int32]time.Time{}, recent: map[int32]int{}, lags: lags{},
 	}
 }
 
@@ -194,7 +196,7 @@ func (s *Scheduler) foregroundBeside(now time.Time, tenant int32) bool {
 
 // ObserveFlow records that a flow claim took rows of a tenant in a database, and whether the
 // tenant may have overdue rows there ([MayBeOverdue]). It reports whether the tenant is no longer
-// backlogged because it has none in any database.
+// backlogged because it has none in any database, and does not lag.
 func (s *Scheduler) ObserveFlow(now time.Time, tenant int32, database, rows int, more bool) (ended bool) {
 	b := s.backlogged[tenant]
 	if b == nil {
@@ -202,7 +204,7 @@ func (s *Scheduler) ObserveFlow(now time.Time, tenant int32, database, rows int,
 	}
 	b.service += rows
 	b.more[database] = more
-	if slices.Contains(b.more[:], true) || now.Sub(b.since) < leastBacklogged {
+	if slices.Contains(b.more[:], true) || now.Sub(b.since) < leastBacklogged || s.lags.rate(now, tenant) > 0 {
 		return false
 	}
 	delete(s.backlogged, tenant)
@@ -273,6 +275,10 @@ func (s *Scheduler) Balance(grants []*Grant, rates map[int32]task.Rates) {
 		if b == nil || rates[g.Key.Tenant].DispatchRate > 0 {
 			return 0
 		}
+		if s.lags[g.Key.Tenant] != nil { // what it does not take is nobody's fault
+			b.service = level * w
+			return 0
+		}
 		b.service = max(b.service, (level-mostBehind)*w)
 		return b.service - level*w
 	}
@@ -296,12 +302,12 @@ func (s *Scheduler) Balance(grants []*Grant, rates map[int32]task.Rates) {
 }
 
 // level returns the average service of backlogged tenants per unit of weight: the virtual
-// time. Tenants with a dispatch rate are ignored, because the others are not the reason if
-// they receive less.
+// time. Tenants with a dispatch rate and those that lag are ignored, because the others are not the
+// reason if they receive less.
 func (s *Scheduler) level(rates map[int32]task.Rates) int {
 	service, weights := 0, 0
 	for t, b := range s.backlogged {
-		if rates[t].DispatchRate == 0 {
+		if rates[t].DispatchRate == 0 && s.lags[t] == nil {
 			service += b.service
 			weights += weight(rates, t)
 		}

@@ -139,6 +139,9 @@ func (a *API) join(ctx context.Context) (err error) {
 		return figures.Self{Kind: figures.Taskd, Name: a.presence.name, Version: a.o.Version}
 	}, nil)
 	conf.History, conf.Due, conf.Bulk = a.policies.of, a.hints.Hint, a.hints.BulkStarted
+	if a.hinter != nil {
+		conf.Lags = a.hinter.Lags
+	}
 	conf.Missed = func(counts task.MissedCounts) {
 		a.meter.missed(counts, metrics.Missed)
 		countMissed(a.recorder, counts)

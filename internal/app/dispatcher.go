@@ -246,6 +246,9 @@ func (d *Dispatcher) Lateness() task.Lateness {
 // Greeted implements [dispatch.Receiver].
 func (d *Dispatcher) Greeted() { d.dispatch.Greeted() }
 
+// Lagging implements [dispatch.Receiver].
+func (d *Dispatcher) Lagging(sender uint64, lags []task.Lag) { d.dispatch.Lagging(sender, lags) }
+
 // BulkStarted makes the dispatcher look for bulk operations in the database, if it owns its
 // chores.
 func (d *Dispatcher) BulkStarted(database int) {

@@ -17,7 +17,7 @@ func (d *Dispatcher) figures() telemetry.Figures {
 	f := d.dispatch.Figures()
 	return telemetry.Figures{
 		Shards: f.Shards, Records: f.Records, Bytes: f.Bytes, Delayed: f.Delayed, Parts: f.Parts,
-		Breakers: len(f.Broken), Stopped: f.Stopped, Backlogged: len(f.Backlogged), BackgroundRate: int(f.BackgroundRate),
+		Breakers: len(f.Broken), Stopped: f.Stopped, Backlogged: len(f.Backlogged), Lagging: f.Lagging, BackgroundRate: int(f.BackgroundRate),
 	}
 }
 

@@ -18,6 +18,7 @@ type Figures struct {
 	Parts          int  // outbox parts that are published and not yet acknowledged
 	Breakers       int  // open circuit breakers
 	Backlogged     int  // tenants
+	Lagging        int  // tenants
 	BackgroundRate int  // rows per second that flows may claim
 	Stopped        bool // no claims: memory is full or Kafka does not answer
 }
@@ -82,6 +83,7 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 	gauge("outbox_parts_unacknowledged", "Outbox parts that are published and not yet removed from the outbox.", func(f Figures) int { return f.Parts })
 	gauge("circuit_breakers_open", "Tenants whose topic fails, so that their runs are deferred.", func(f Figures) int { return f.Breakers })
 	gauge("tenants_backlogged", "Tenants with more due tasks than their share.", func(f Figures) int { return f.Backlogged })
+	gauge("tenants_lagging", "Tenants whose published runs wait although their listeners are idle. They are claimed as fast as their results come.", func(f Figures) int { return f.Lagging })
 	gauge("background_rate_rows_per_second", "Rows per second that background tenants may claim in total.", func(f Figures) int { return f.BackgroundRate })
 	gauge("claims_stopped", "1 while nothing is claimed because memory is full or Kafka does not answer.", func(f Figures) int { return bit(f.Stopped) })
 	return m

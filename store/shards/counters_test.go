@@ -176,7 +176,8 @@ func TestStepThatDoesNotCommitCountsAndTellsNothing(t *testing.T) {
 		},
 		"claim": func() error { b.advance(2 * time.Minute); return claim() },
 		"report": func() error {
-			return b.reportPlain(context.Background(), b.d, []reported{{tenant: b.tenant, Report: success(ids[0], 1, 1, 7)}}, []int{0}, make([]task.Reply, 1))
+			_, err := b.reportPlain(context.Background(), b.d, []reported{{tenant: b.tenant, Report: success(ids[0], 1, 1, 7)}}, []int{0}, make([]task.Reply, 1))
+			return err
 		},
 		"apply": func() error {
 			e := (&reported{tenant: b.tenant, Report: failure(ids[2], 1, 1, 7)}).entry()

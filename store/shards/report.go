@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -115,8 +116,15 @@ func spread[E any](ctx context.Context, tenant int32, in []E, id func(*E) task.I
 func (s *Store) doReports(ctx context.Context, d int, in []reported) []task.Reply {
 	plain := slices.DeleteFunc(firstOfTask(len(in), func(i int) kernel.Key { return kernel.KeyOf(in[i].tenant, in[i].Task, 0) }),
 		func(i int) bool { return !in[i].plain() })
-	return s.decideBoth(ctx, d, len(in), plain, func(i int) entry { return in[i].entry() },
-		func(replies []task.Reply) error { return s.reportPlain(ctx, d, in, plain, replies) })
+	var now task.Instant // of the database, at the time at
+	var at time.Time
+	replies := s.decideBoth(ctx, d, len(in), plain, func(i int) entry { return in[i].entry() }, func(replies []task.Reply) (err error) {
+		now, err = s.reportPlain(ctx, d, in, plain, replies)
+		at = time.Now()
+		return err
+	})
+	s.lags.note(in, replies, now, at)
+	return replies
 }
 
 // reportPlain applies results by SQL. It answers those that matched a row. A first run is
@@ -124,13 +132,13 @@ func (s *Store) doReports(ctx context.Context, d int, in []reported) []task.Repl
 // probably goes on. So each result goes first to the statement that will probably match,
 // and to the other one only if it did not. A row that is looked up without a match
 // costs 4 µs, a statement 0.3 ms. Then the history gets the events that the tenants' policies
-// want, which are none while nothing is slow.
-func (s *Store) reportPlain(ctx context.Context, d int, in []reported, plain []int, replies []task.Reply) error {
+// want, which are none while nothing is slow. reportPlain returns what the database's clock showed, or 0.
+func (s *Store) reportPlain(ctx context.Context, d int, in []reported, plain []int, replies []task.Reply) (now task.Instant, err error) {
 	if len(plain) == 0 {
-		return nil
+		return 0, nil
 	}
 	due := task.Never
-	err := s.db.InTx(ctx, d, "report", func(tx pgx.Tx) error {
+	err = s.db.InTx(ctx, d, "report", func(tx pgx.Tx) error {
 		r := reporting{tx: tx, in: in, replies: replies, due: task.Never}
 		firsts, laters := divide(plain, func(i int) bool { return in[i].Seq == 1 })
 		if err := r.try(ctx, sql.ReportEnd, firsts, sql.ReportGoOn, laters); err != nil {
@@ -140,12 +148,13 @@ func (s *Store) reportPlain(ctx context.Context, d int, in []reported, plain []i
 			return err
 		}
 		due = r.due
+		now = r.now
 		return r.record(ctx, history.Policies(s.cfg.History).Recorder(""), plain)
 	})
 	if err == nil {
 		s.db.TellDue(d, due)
 	}
-	return err
+	return now, err
 }
 
 // divide splits a list in two, in order, by first.

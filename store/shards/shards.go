@@ -129,6 +129,9 @@ type Config struct {
 	// Bulk, if set, is called when a bulk operation was created or changed in the database. It
 	// must not block.
 	Bulk func(database int)
+	// Lags, if set, receives the tenants that lag, twice a second while there are some. It must not block,
+	// and it owns its argument.
+	Lags func([]task.Lag)
 	// Died, if set, receives the runs that reports gave up. It must not block.
 	Died func([]task.DeadRun)
 	// Missed, if set, receives how many instants claims and resumes have missed. It must
@@ -163,6 +166,7 @@ type Store struct {
 	db       *kernel.Databases
 	machines *transition.Machines
 	cfg      Config
+	lags     *lagMeter
 	dbs      [task.Databases]*database
 	spacings spacings
 	// manyWait has the databases in which the last peek did not list all rows.
@@ -184,7 +188,7 @@ func New(cluster *store.Cluster, cfg Config) *Store {
 	s := &Store{
 		Tier: far.New(db, far.Config{Horizon: cfg.Horizon, Place: machines.Place}), Letters: letters, Counters: counts,
 		Events: history.New(db),
-		db:     db, machines: machines, cfg: cfg, spacings: newSpacings(&cfg),
+		db:     db, machines: machines, cfg: cfg, spacings: newSpacings(&cfg), lags: newLagMeter(cfg.Lags),
 		large: share.NewPool[int32](largeAdds, 0), turn: rand.Int64N(task.ShardsPerDatabase),
 	}
 	s.Operations = bulk.New(db, machines, counts, letters, bulk.Config{DropTenant: cfg.DropTenant, Quotas: cfg.Quotas, TakeQuota: s.TakeQuota})

@@ -881,7 +881,14 @@ type ReportResultsRequest struct {
 	// The results.
 	Results []*RunResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
 	// Who reports them. Default: the history does not have it.
-	Listener      *Listener `protobuf:"bytes,3,opt,name=listener,proto3" json:"listener,omitempty"`
+	Listener *Listener `protobuf:"bytes,3,opt,name=listener,proto3" json:"listener,omitempty"`
+	// In which part of the time since its last call the listener could have
+	// executed another run, because a worker was free and no run waited for a
+	// limit of the listener: 0 to 100. While runs wait for their handlers
+	// although listeners are idle, runs of the tenant are claimed only as fast
+	// as its results come, and its adds yield. Default: 0, and then neither
+	// happens.
+	IdlePercent   int32 `protobuf:"varint,4,opt,name=idle_percent,json=idlePercent,proto3" json:"idle_percent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -935,6 +942,13 @@ func (x *ReportResultsRequest) GetListener() *Listener {
 		return x.Listener
 	}
 	return nil
+}
+
+func (x *ReportResultsRequest) GetIdlePercent() int32 {
+	if x != nil {
+		return x.IdlePercent
+	}
+	return 0
 }
 
 // Response of ReportResults.
@@ -1831,11 +1845,12 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\x06holder\x18\x01 \x01(\x06B\x03\xe0A\x02R\x06holder\x126\n" +
 	"\battempts\x18\x02 \x03(\v2\x15.perceptor.v1.AttemptB\x03\xe0A\x02R\battempts\"E\n" +
 	"\x11StartRunsResponse\x120\n" +
-	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"\xa4\x01\n" +
+	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"\xcc\x01\n" +
 	"\x14ReportResultsRequest\x12\x1b\n" +
 	"\x06holder\x18\x01 \x01(\x06B\x03\xe0A\x02R\x06holder\x126\n" +
 	"\aresults\x18\x02 \x03(\v2\x17.perceptor.v1.RunResultB\x03\xe0A\x02R\aresults\x127\n" +
-	"\blistener\x18\x03 \x01(\v2\x16.perceptor.v1.ListenerB\x03\xe0A\x01R\blistener\"I\n" +
+	"\blistener\x18\x03 \x01(\v2\x16.perceptor.v1.ListenerB\x03\xe0A\x01R\blistener\x12&\n" +
+	"\fidle_percent\x18\x04 \x01(\x05B\x03\xe0A\x01R\vidlePercent\"I\n" +
 	"\x15ReportResultsResponse\x120\n" +
 	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"k\n" +
 	"\x14HeartbeatRunsRequest\x12\x1b\n" +

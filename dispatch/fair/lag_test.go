@@ -1,0 +1,131 @@
+package fair
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/task"
+)
+
+func lagOf(tenant int32, wait time.Duration, perSecond float64) []task.Lag {
+	return []task.Lag{{Tenant: tenant, Wait: wait, PerSecond: perSecond}}
+}
+
+func TestClaimsOfATenantThatLagsFollowItsResults(t *testing.T) {
+	for _, c := range []struct {
+		wait time.Duration
+		rate float64 // of 1,000 results per second
+	}{{500 * time.Millisecond, 1500}, {time.Second, 1000}, {1500 * time.Millisecond, 500}, {time.Hour, 500}} {
+		s := NewScheduler()
+		s.ObserveLags(begun, 1, lagOf(7, c.wait, 1000))
+		if got := s.lags.rate(begun, 7); math.Abs(got-c.rate) > 1 {
+			t.Errorf("with a wait of %s %.0f rows are claimed per second, want %.0f", c.wait, got, c.rate)
+		}
+	}
+	s := NewScheduler()
+	s.ObserveLags(begun, 1, lagOf(7, time.Second, 1000))
+	s.ObserveLags(begun, 2, lagOf(7, time.Second, 500)) // another process
+	s.ObserveLags(begun, 1, lagOf(8, time.Hour, 1))
+	if got := s.lags.rate(begun, 7); math.Abs(got-1500) > 1 {
+		t.Errorf("results of two processes: %.0f rows are claimed per second, want 1500", got)
+	}
+	if got := s.lags.rate(begun, 8); got != slowestLagging {
+		t.Errorf("one result per second: %.0f rows are claimed per second, want %d", got, slowestLagging)
+	}
+	if got := s.lags.rate(begun, 9); got != 0 {
+		t.Errorf("a tenant that does not lag is limited to %.0f", got)
+	}
+}
+
+// TestRowsOfATenantThatLagsAreSpreadOverTime claims as much as it may, beside a tenant that does not lag.
+func TestRowsOfATenantThatLagsAreSpreadOverTime(t *testing.T) {
+	for _, part := range []float64{1, 0.25} {
+		s := NewScheduler()
+		s.ObserveLags(begun, 1, lagOf(7, time.Second, 4000))
+		claimed, claims, now := 0, 0, begun
+		for now.Before(at(10_000)) {
+			s.ObserveLags(now, 1, lagOf(7, time.Second, 4000))
+			g, other := grantOf(7), grantOf(8)
+			g.Rows, other.Rows = 1000, 1000
+			s.LimitLagging(now, []*Grant{g, other}, part)
+			if other.Rows != 1000 || !other.Later.IsZero() {
+				t.Fatalf("a tenant that does not lag is limited: %+v", other)
+			}
+			if g.Later.IsZero() {
+				claims++
+				claimed += g.Rows
+				s.ChargeLagging(7, g.Rows)
+				continue
+			}
+			if !g.Later.After(now) {
+				t.Fatalf("the flow may be claimed at %s, which is not after %s", g.Later, now)
+			}
+			now = g.Later
+		}
+		want := 40_000 * part
+		if f := float64(claimed); f < 0.97*want || f > 1.03*want+1000 {
+			t.Errorf("part %.2f: %d rows were claimed in 10 s, want %.0f", part, claimed, want)
+		}
+		if each := claimed / claims; each < leastLagging {
+			t.Errorf("part %.2f: claims have %d rows, want at least %d", part, each, leastLagging)
+		}
+	}
+}
+
+// TestADispatcherSavesUpWhatATenantThatLagsMayClaim has all rows of a second in the shards of one of four dispatchers.
+func TestADispatcherSavesUpWhatATenantThatLagsMayClaim(t *testing.T) {
+	s := NewScheduler()
+	s.ObserveLags(begun, 1, lagOf(7, time.Second, 4000))
+	s.LimitLagging(begun, []*Grant{grantOf(7)}, 0.25)
+	s.ObserveLags(at(1500), 1, lagOf(7, time.Second, 4000))
+	g := grantOf(7)
+	g.Rows = 5000
+	if s.LimitLagging(at(1500), []*Grant{g}, 0.25); g.Rows != 1000 {
+		t.Errorf("%d rows may be claimed after 1.5 s without a claim, want 1000, what all may claim in 250 ms", g.Rows)
+	}
+}
+
+func TestATenantThatLagsIsBackloggedUntilNobodySaysSo(t *testing.T) {
+	s := NewScheduler()
+	if began := s.ObserveLags(begun, 1, lagOf(7, time.Second, 1000)); !slices.Equal(began, []int32{7}) || !slices.Equal(s.Backlogged(), []int32{7}) {
+		t.Fatalf("tenant %d has become backlogged, want 7; backlogged are %v", began, s.Backlogged())
+	}
+	if began := s.ObserveLags(at(1500), 1, lagOf(7, time.Second, 1000)); len(began) != 0 {
+		t.Errorf("tenant %d has become backlogged twice", began)
+	}
+	none := func(now time.Time) (ended bool) {
+		for d := range task.Databases {
+			ended = s.ObserveFlow(now, 7, d, 0, false) || ended
+		}
+		return ended
+	}
+	if none(at(3400)) {
+		t.Error("the tenant is no longer backlogged while it lags")
+	}
+	if s.Lagging(at(3400)) != 1 {
+		t.Errorf("%d tenants lag, want 1", s.Lagging(at(3400)))
+	}
+	if !none(at(3600)) || len(s.Backlogged()) != 0 || s.Lagging(at(3600)) != 0 {
+		t.Errorf("nobody has said for 2 s that the tenant lags, but backlogged are %v", s.Backlogged())
+	}
+}
+
+// TestATenantThatLagsDoesNotCountAsBehind has a backlogged tenant beside one that lags.
+func TestATenantThatLagsDoesNotCountAsBehind(t *testing.T) {
+	s := NewScheduler()
+	s.begin(begun, 1, 50_000)
+	s.sorted = []int32{1}
+	s.ObserveLags(begun, 1, lagOf(7, time.Second, 1000))
+	grants := []*Grant{grantOf(1), grantOf(7)}
+	Quotas(400, grants, nil)
+	if s.Balance(grants, nil); grants[0].Rows != 200 || grants[1].Rows != 200 {
+		t.Errorf("the tenants may have %d and %d rows of 400, want half each", grants[0].Rows, grants[1].Rows)
+	}
+	s.ObserveFlow(at(3000), 1, 0, 10_000, true)
+	delete(s.lags, 7)
+	if got := s.backlogged[7].service; got != 50_000 {
+		t.Errorf("a tenant that lags no more begins with %d rows, want those of the other", got)
+	}
+}
