@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -69,8 +70,66 @@ func TestAPauseIsBounded(t *testing.T) {
 			t.Errorf("with a deadline within the pause: %v", err)
 		}
 		p.told(durationpb.New(-time.Hour), 0)
-		if d := p.reserve(1); d != 0 {
-			t.Errorf("an add waits for %v after an answer without a pause", d)
+		began = time.Now()
+		if err := p.wait(t.Context(), 1, time.Minute); err != nil || time.Since(began) != 0 {
+			t.Errorf("an add waits for %v after an answer without a pause, %v", time.Since(began), err)
+		}
+	})
+}
+
+func TestAddsThatWaitFollowAPaceThatChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p pauses
+		began := time.Now()
+		var adds sync.WaitGroup
+		var sent [5]time.Duration
+		p.told(durationpb.New(time.Second), 100) // 100 tasks per second
+		for i := range sent {
+			adds.Go(func() {
+				time.Sleep(time.Duration(i))
+				if err := p.wait(t.Context(), 1000, time.Minute); err != nil {
+					t.Error(err)
+				}
+				sent[i] = time.Since(began).Round(time.Millisecond)
+			})
+		}
+		time.Sleep(time.Second)
+		p.told(durationpb.New(time.Second), 1000) // of the first 1,000 tasks, 100 have passed
+		time.Sleep(1900*time.Millisecond - time.Nanosecond)
+		p.told(nil, 1000)
+		adds.Wait()
+		want := [5]time.Duration{0, 1900 * time.Millisecond, 2900 * time.Millisecond, 2900 * time.Millisecond, 2900 * time.Millisecond}
+		if sent != want {
+			t.Errorf("adds were sent after %v, want %v", sent, want)
+		}
+	})
+}
+
+// TestAnOldPaceIsAskedFor has adds that wait for minutes, and no call under way whose answer says more.
+func TestAnOldPaceIsAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p pauses
+		p.told(durationpb.New(time.Minute), 1)
+		began := time.Now()
+		var adds sync.WaitGroup
+		var mu sync.Mutex
+		var sent []time.Duration
+		for range 4 {
+			adds.Go(func() {
+				if err := p.wait(t.Context(), 1, time.Hour); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				sent = append(sent, time.Since(began).Round(time.Millisecond))
+			})
+		}
+		adds.Wait()
+		if want := []time.Duration{0, 2 * time.Second, 4 * time.Second, 6 * time.Second}; !slices.Equal(sent, want) {
+			t.Errorf("adds were sent after %v, want %v", sent, want)
+		}
+		if len(p.waiting) != 0 {
+			t.Errorf("%d adds are remembered", len(p.waiting))
 		}
 	})
 }
