@@ -222,12 +222,11 @@ func (g *engine) perform(acts []action) {
 func (g *engine) pump() {
 	for g.busy < g.l.cfg.Workers && g.pumpNext() {
 	}
-	g.idle.set(g.busy < g.l.cfg.Workers && g.parked == 0, g.since)
-	if g.stopping {
-		return
+	if !g.stopping {
+		g.ask(&g.starts, maxLeasesAhead)
+		g.ask(&g.checks, maxChecksAhead)
 	}
-	g.ask(&g.starts, maxLeasesAhead)
-	g.ask(&g.checks, maxChecksAhead)
+	g.idle.set(g.busy < g.l.cfg.Workers && g.parked == 0 && !g.stopping, g.since)
 }
 
 // idlePercent returns in which part of the time since its last call the listener could have executed another run.

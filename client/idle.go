@@ -10,10 +10,14 @@ import "time"
 // Instants are those of [engine.since].
 type idleMeter struct {
 	idle bool
-	// idle or not, it is so since at. The meter was last read at from, and until at the listener was idle
-	// for sum since then.
+	// idle or not, it is so since at. The current reading began at from, and until at the listener was idle for sum of its time.
 	at, from, sum time.Duration
+	last          int32 // the last reading
 }
+
+// leastReading is the shortest time that a reading is about. A busy listener has many calls under way, which would
+// read 0 or 100 percent of a moment.
+const leastReading = 50 * time.Millisecond
 
 // set records whether the listener is idle from now on.
 func (m *idleMeter) set(idle bool, now func() time.Duration) {
@@ -30,16 +34,13 @@ func (m *idleMeter) pass(now time.Duration) {
 	m.at = now
 }
 
-// read returns the idle part of the time since the last reading, in percent.
+// read returns the idle part of the time, in percent: of the time since the last reading, or of that reading if it
+// was a moment ago.
 func (m *idleMeter) read(now time.Duration) int32 {
-	m.pass(now)
-	percent := int32(0)
-	switch took := now - m.from; {
-	case took > 0:
-		percent = int32(100 * m.sum / took)
-	case m.idle:
-		percent = 100
+	if took := now - m.from; took >= leastReading {
+		m.pass(now)
+		m.last = int32(100 * m.sum / took)
+		m.from, m.sum = now, 0
 	}
-	m.from, m.sum = now, 0
-	return percent
+	return m.last
 }

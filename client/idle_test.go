@@ -22,10 +22,10 @@ func TestIdleMeter(t *testing.T) {
 		want  int32
 	}{
 		{"idle all the time", func() { now += time.Second }, 100},
-		{"idle, no time has passed", func() {}, 100},
+		{"a moment later", func() { after(time.Millisecond, false); after(48*time.Millisecond, true) }, 100},
+		{"then", func() { now += 51 * time.Millisecond }, 52},
 		{"idle for a quarter", func() { after(time.Second, false); after(3*time.Second, false) }, 25},
 		{"never idle", func() { now += time.Second }, 0},
-		{"never idle, no time has passed", func() {}, 0},
 		{"idle twice", func() {
 			after(time.Second, true)
 			after(time.Second, false)

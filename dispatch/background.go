@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/perceptor/perceptor/dispatch/fair"
@@ -280,13 +281,24 @@ func (b *background) request(grants []*fair.Grant, by task.Settings, form claimF
 	return req
 }
 
+// limitedTenants returns the tenants of grants whose rate or cap says how many rows are claimed.
+func limitedTenants(grants []*fair.Grant) (limited []int32) {
+	for _, g := range grants {
+		if g.Tokens > 0 || g.Key.Kind != "" {
+			limited = append(limited, g.Key.Tenant)
+		}
+	}
+	return limited
+}
+
 // committed records the outcome of a claim, as [foreground.committed] does.
 func (b *background) committed(start time.Time, req task.ClaimRequest, grants []*fair.Grant, c *task.Claim) {
 	now := time.Now()
 	records := b.tracker.committed(nil, req.Owned, c, b.clock.answered(start, now, c.Now), now)
 	b.trace(records, StepClaim, start, now)
+	limited := limitedTenants(grants)
 	for _, r := range records {
-		r.background = true
+		r.background, r.limited = true, slices.Contains(limited, r.pub.Tenant)
 	}
 	if len(c.Publications) > 0 && c.Next != 0 && c.Next != task.Never {
 		b.flows.hint(b.planning.claimTime(c.Next), c.Next)

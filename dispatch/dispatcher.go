@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/perceptor/perceptor/dispatch/fair"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -125,9 +126,9 @@ func (d *Dispatcher) Hint(database int, due task.Instant) {
 // Greeted reports that hints arrive, so that idle databases need to be peeked at less often.
 func (d *Dispatcher) Greeted() { d.heard(time.Now()) }
 
-// Lagging reports tenants that lag, as the process sender knows it from results. It is called again while they do.
-func (d *Dispatcher) Lagging(sender uint64, lags []task.Lag) {
-	if d.scheduler.lagging(time.Now(), sender, lags) {
+// Lagging reports tenants that lag, as one of so many processes, the sender, knows it from results. It is called again while they do.
+func (d *Dispatcher) Lagging(sender uint64, processes int, lags []task.Lag) {
+	if d.scheduler.lagging(time.Now(), fair.Word{Sender: sender, Processes: processes, Lags: lags}) {
 		d.wakeAll()
 	}
 }

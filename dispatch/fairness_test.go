@@ -465,7 +465,7 @@ func TestATenantThatLagsIsClaimedAsFastAsItsResultsCome(t *testing.T) {
 		owned := 4.0 / task.Shards
 		time.Sleep(2500 * time.Millisecond)
 		for range 12 {
-			m.Lagging(1, []task.Lag{{Tenant: 1, Wait: time.Second, PerSecond: 200 / owned}})
+			m.Lagging(1, 1, []task.Lag{{Tenant: 1, Wait: time.Second, PerSecond: 200 / owned}})
 			time.Sleep(500 * time.Millisecond)
 		}
 		if n := w.store.claimedOf(1); n < 900 || n > 1300 {

@@ -167,8 +167,8 @@ func TestATenantWhoseHomeHangsKeepsItsRateWithoutIt(t *testing.T) {
 		}
 		before := w.store.claimedOf(orphan)
 		time.Sleep(10 * time.Second)
-		// Tokens of up to three seconds are there at the beginning or on their way.
-		if n := w.store.claimedOf(orphan) - before; n < 100 || n > 50*(10+3) {
+		// Tokens of some seconds are there at the beginning or on their way: in a thousand runs those of four at most.
+		if n := w.store.claimedOf(orphan) - before; n < 100 || n > 50*(10+6) {
 			t.Errorf("%d runs were claimed in 10 s, want at most 50 per second, and not much less", n)
 		}
 	})

@@ -173,7 +173,7 @@ func TestReceiversAreGreeted(t *testing.T) {
 	if got := <-greeted; got != 3 {
 		t.Errorf("received %d, want the bulk operation of database 3, and one greeting before it", got)
 	}
-	hinter.Lags(make([]task.Lag, 300))
+	hinter.Lags(make([]task.Lag, 300), 3)
 	for range mostLags {
 		if got := <-greeted; got != -2 {
 			t.Fatalf("received %d, want a tenant that lags", got)
@@ -191,8 +191,8 @@ type greetings chan int
 func (g greetings) Hint(int, task.Instant) {}
 func (g greetings) Greeted()               { g <- -1 }
 func (g greetings) BulkStarted(d int)      { g <- d }
-func (g greetings) Lagging(_ uint64, l []task.Lag) {
+func (g greetings) Lagging(_ uint64, processes int, l []task.Lag) {
 	for range l {
-		g <- -2
+		g <- 1 - processes
 	}
 }

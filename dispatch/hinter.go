@@ -50,7 +50,7 @@ type Hinter struct {
 	mu   sync.Mutex
 	due  map[int]task.Instant
 	bulk map[int]bool
-	lags []task.Lag
+	lags hint // that tells of tenants that lag
 
 	// keys are those of the targets.
 	keys []string
@@ -123,11 +123,12 @@ func (h *Hinter) BulkStarted(database int) {
 	put(h.wake)
 }
 
-// Lags queues what is to be told of tenants that lag. It never blocks and may be called concurrently, also before
-// and after Run.
-func (h *Hinter) Lags(lags []task.Lag) {
+// Lags queues what is to be told of tenants that lag, as this one of several processes knows it. It never blocks and may be
+// called concurrently, also before and after Run. It owns its argument.
+func (h *Hinter) Lags(lags []task.Lag, processes int) {
+	slices.SortFunc(lags, func(a, b task.Lag) int { return cmp.Compare(b.PerSecond, a.PerSecond) })
 	h.mu.Lock()
-	h.lags = lags
+	h.lags = hint{kind: hintLags, rate: int64(processes), lags: lags[:min(len(lags), mostLags)]}
 	h.mu.Unlock()
 	put(h.wake)
 }
@@ -191,7 +192,7 @@ func (h *Hinter) gather(ctx context.Context) {
 func (h *Hinter) send() {
 	h.mu.Lock()
 	due, bulk, lags := h.due, h.bulk, h.lags
-	h.lags = nil
+	h.lags = hint{}
 	h.due, h.bulk = make(map[int]task.Instant, len(due)), make(map[int]bool)
 	h.mu.Unlock()
 	h.sendSoon()
@@ -201,9 +202,8 @@ func (h *Hinter) send() {
 	for database := range bulk {
 		h.sendTo(h.targets[database], hint{kind: hintBulk, database: database})
 	}
-	if len(lags) > 0 {
-		slices.SortFunc(lags, func(a, b task.Lag) int { return cmp.Compare(b.PerSecond, a.PerSecond) })
-		h.sendAll(hint{kind: hintLags, lags: lags[:min(len(lags), mostLags)]})
+	if len(lags.lags) > 0 {
+		h.sendAll(lags)
 	}
 }
 

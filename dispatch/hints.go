@@ -36,7 +36,7 @@ import (
 // The kinds are: 0, a row is due; 1, a greeting, which says only that hints arrive; 2, a bulk
 // operation was started in the database; 5, tenants lag. due is 0 except in the first. The last has
 // 12 bytes for each of these tenants between the rate and the code: its number, its wait in ms, and its
-// results per second.
+// results per second; instead of the rate it has the number of processes like the sender.
 //
 // Two kinds go the other way, to those who have greeted, with the same key: how late the receiver
 // of hints publishes, in ms instead of due, and its rate. 3 is for the foreground, 4 for
@@ -54,10 +54,12 @@ const (
 	hintCode = 16
 	hintSize = hintBody + hintCode
 	// mostTold is the most backlogged tenants of a datagram, and mostLags the most that lag.
-	mostTold    = 128
-	mostLags    = 100
-	lagSize     = 12
-	longestHint = hintSize + lagSize*mostLags
+	mostTold = 128
+	mostLags = 100
+	// mostProcesses bounds the number that a sender says.
+	mostProcesses = 10_000
+	lagSize       = 12
+	longestHint   = hintSize + lagSize*mostLags
 
 	hintKeySize  = 32
 	replayWindow = time.Minute
@@ -226,8 +228,8 @@ type Receiver interface {
 	Greeted()
 	// BulkStarted says that a bulk operation was started in the database.
 	BulkStarted(database int)
-	// Lagging says which tenants lag, as the sender knows it.
-	Lagging(sender uint64, lags []task.Lag)
+	// Lagging says which tenants lag, as the sender knows it, which is one of so many processes.
+	Lagging(sender uint64, processes int, lags []task.Lag)
 }
 
 // Run tells to what each hint says until ctx ends. Then it closes the socket and returns nil.
@@ -325,7 +327,7 @@ func (h hint) tell(to Receiver) {
 	case hintBulk:
 		to.BulkStarted(h.database)
 	case hintLags:
-		to.Lagging(h.sender, h.lags)
+		to.Lagging(h.sender, int(min(h.rate, mostProcesses)), h.lags)
 	}
 }
 

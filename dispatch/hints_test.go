@@ -150,7 +150,7 @@ type recorded chan gotHint
 func (r recorded) Hint(database int, due task.Instant) { r <- gotHint{database, due} }
 func (r recorded) BulkStarted(database int)            { r <- gotHint{database, bulkStarted} }
 func (r recorded) Greeted()                            {}
-func (r recorded) Lagging(uint64, []task.Lag)          {}
+func (r recorded) Lagging(uint64, int, []task.Lag)     {}
 
 // listen opens an address and returns its owner and a channel with the hints that it receives.
 func listen(t *testing.T) (owner task.Owner, hints chan gotHint) {

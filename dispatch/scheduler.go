@@ -33,15 +33,12 @@ func (s *scheduler) backlogged() []int32 {
 }
 
 // observeClaim passes a foreground claim to the scheduler, and reports whether a tenant has
-// become backlogged.
+// become backlogged, or no longer is.
 func (s *scheduler) observeClaim(now time.Time, c *task.Claim, rates map[int32]task.Rates) bool {
 	s.mu.Lock()
-	began := s.fair.ObserveClaim(now, c, rates)
+	began, ended := s.fair.ObserveClaim(now, c, rates), s.fair.EndForgotten(now)
 	s.mu.Unlock()
-	for _, t := range began {
-		s.events.Backlogged(t, true)
-	}
-	return len(began) > 0
+	return s.changed(began, ended)
 }
 
 // observeFlow passes the outcome of a flow claim in a database to the scheduler, and reports
@@ -56,15 +53,23 @@ func (s *scheduler) observeFlow(now time.Time, database int, of fair.Service) bo
 	return ended
 }
 
-// lagging passes tenants that lag to the scheduler, and reports whether one has become backlogged.
-func (s *scheduler) lagging(now time.Time, sender uint64, lags []task.Lag) bool {
+// lagging passes tenants that lag to the scheduler, and reports whether one has become backlogged, or no longer is.
+func (s *scheduler) lagging(now time.Time, w fair.Word) bool {
 	s.mu.Lock()
-	began := s.fair.ObserveLags(now, sender, lags)
+	began, ended := s.fair.ObserveLags(now, w), s.fair.EndForgotten(now)
 	s.mu.Unlock()
+	return s.changed(began, ended)
+}
+
+// changed tells of tenants that have become backlogged and of those that no longer are, and reports whether there are any.
+func (s *scheduler) changed(began, ended []int32) bool {
 	for _, t := range began {
 		s.events.Backlogged(t, true)
 	}
-	return len(began) > 0
+	for _, t := range ended {
+		s.events.Backlogged(t, false)
+	}
+	return len(began)+len(ended) > 0
 }
 
 // limitLagging is [fair.Scheduler.LimitLagging].
@@ -78,7 +83,7 @@ func (s *scheduler) limitLagging(now time.Time, grants []*fair.Grant, part float
 func (s *scheduler) chargeLagging(tenant int32, rows int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fair.ChargeLagging(tenant, rows)
+	s.fair.ChargeLagging(time.Now(), tenant, rows)
 }
 
 // observePublished passes confirmed records and the lateness of each to the scheduler.

@@ -2,6 +2,7 @@ package fair
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -11,12 +12,16 @@ import (
 // # Claims yield to results
 //
 // While a tenant lags ([task.Lag]), more claims would only make its runs wait longer: in Kafka, where they age towards
-// their ack_timeout and cannot be cancelled without a question of the listener. On a machine that is full, they would also take the processors from the
-// results. So a tenant that lags is backlogged, and its rows are claimed at the rate of its results, times a factor that falls from mostClaims at a
-// wait of lagFrom to leastClaims at lagMost. It is 1 between them, and there the wait settles. What is not claimed waits as rows.
+// their ack_timeout and cannot be cancelled without a question of the listener. On a machine that is full, they would also
+// take the processors from the results. So a tenant that lags is backlogged, and its rows are claimed at the rate of its
+// results, times a factor that falls from mostClaims at a wait of lagFrom to leastClaims at lagMost. It is 1 between them, and
+// there the wait settles. What is not claimed waits as rows. If fewer claims do not help, somebody else is the reason: the rate
+// does not fall below leastClaims of the best one since the tenant began to lag.
 //
-// taskd tells which tenants lag. Each dispatcher has the part of a rate that corresponds to its part of the shards. A tenant's due rows may be in the shards
-// of one dispatcher for a while, so each may save up what all dispatchers together may claim in lagBurst.
+// taskd tells which tenants lag, each process by the results that it gets. If most of them say so, the wait is the least of
+// theirs, and the rate that of all. Each dispatcher has the part of it that corresponds to its part of the shards. A tenant's
+// due rows may be in the shards of one dispatcher for a while, so each may save up what all dispatchers together may claim in
+// lagBurst.
 
 const (
 	lagFrom, lagMost        = 500 * time.Millisecond, 1500 * time.Millisecond
@@ -26,10 +31,18 @@ const (
 	// lagHolds is how long the word of a process stands.
 	lagHolds = 2 * time.Second
 	lagBurst = 250 * time.Millisecond
-	// A claim waits until the tenant may have this much of a rate, and leastLagging rows, so that claims are not small.
-	lagClaim     = 40 * time.Millisecond
-	leastLagging = 64
+	// lagClaim is how much of its rate a claim waits for, so that claims are not small, and mostLater bounds this
+	// wait, as the rate may rise meanwhile.
+	lagClaim  = 100 * time.Millisecond
+	mostLater = 250 * time.Millisecond
 )
+
+// Word is what a process says: which tenants lag, and how many processes there are that say such things.
+type Word struct {
+	Sender    uint64
+	Processes int
+	Lags      []task.Lag
+}
 
 // lags are the tenants that lag.
 type lags map[int32]*lag
@@ -38,26 +51,28 @@ type lags map[int32]*lag
 // after claims that went on at the same time.
 type lag struct {
 	said     map[uint64]saidLag
+	best     float64 // results per second
 	rows     float64
 	filledAt time.Time
 }
 
 type saidLag struct {
 	task.Lag
-	at time.Time
+	processes int
+	at        time.Time
 }
 
 // note records what a process says about a tenant.
-func (l lags) note(now time.Time, sender uint64, of task.Lag) {
+func (l lags) note(now time.Time, w *Word, of task.Lag) {
 	t := l[of.Tenant]
 	if t == nil {
-		t = &lag{said: map[uint64]saidLag{}, filledAt: now}
+		t = &lag{said: map[uint64]saidLag{}}
 		l[of.Tenant] = t
 	}
-	t.said[sender] = saidLag{of, now}
+	t.said[w.Sender] = saidLag{of, w.Processes, now}
 }
 
-// rate returns the rows per second that all dispatchers may claim of a tenant, or 0 if it does not lag.
+// rate returns the rows per second that all dispatchers may claim of a tenant, or 0 if there is no limit.
 func (l lags) rate(now time.Time, tenant int32) float64 {
 	of := l[tenant]
 	if of == nil {
@@ -68,46 +83,56 @@ func (l lags) rate(now time.Time, tenant int32) float64 {
 		delete(l, tenant)
 		return 0
 	}
-	var wait time.Duration
-	var perSecond float64
+	wait, perSecond, processes := time.Duration(math.MaxInt64), 0.0, len(of.said)
 	for _, s := range of.said {
-		wait, perSecond = max(wait, s.Wait), perSecond+s.PerSecond
+		wait, perSecond, processes = min(wait, s.Wait), perSecond+s.PerSecond, max(processes, s.processes)
 	}
+	if 2*len(of.said) <= processes {
+		return 0
+	}
+	perSecond *= float64(processes) / float64(len(of.said))
+	of.best = max(of.best, perSecond)
 	part := min(max(float64(wait-lagFrom)/float64(lagMost-lagFrom), 0), 1)
-	return max(perSecond*(mostClaims+part*(leastClaims-mostClaims)), slowestLagging)
+	return max(perSecond*(mostClaims+part*(leastClaims-mostClaims)), of.best*leastClaims, slowestLagging)
 }
 
-// limit limits the rows of a grant if its tenant lags, or returns when the flow may be claimed.
+// limit limits the rows of a grant if its tenant lags, or returns when to ask again.
 func (l lags) limit(now time.Time, g *Grant, part float64) (later time.Time) {
 	all := l.rate(now, g.Key.Tenant)
 	if all == 0 {
 		return time.Time{}
 	}
-	of, rate := l[g.Key.Tenant], max(all*part, 1)
-	most := max(all*lagBurst.Seconds(), leastLagging)
-	of.rows = min(of.rows+rate*now.Sub(of.filledAt).Seconds(), most)
+	of, rate, most := l[g.Key.Tenant], max(all*part, 1), all*lagBurst.Seconds()
+	if of.filledAt.IsZero() {
+		of.rows = max(rate*lagBurst.Seconds(), 1)
+	} else {
+		of.rows = min(of.rows+rate*now.Sub(of.filledAt).Seconds(), most)
+	}
 	of.filledAt = now
-	least := min(float64(g.Rows), max(rate*lagClaim.Seconds(), leastLagging))
+	least := max(min(float64(g.Rows), rate*lagClaim.Seconds()), 1)
 	if missing := least - of.rows; missing > 0 {
-		return now.Add(time.Duration(missing/rate*float64(time.Second)) + time.Millisecond)
+		return now.Add(min(time.Duration(missing/rate*float64(time.Second))+time.Millisecond, mostLater))
 	}
 	g.Rows = min(g.Rows, int(of.rows))
 	return time.Time{}
 }
 
-// charge counts claimed rows of a tenant.
-func (l lags) charge(tenant int32, rows int) {
-	if of := l[tenant]; of != nil {
-		of.rows -= float64(rows)
+// charge counts claimed rows of a tenant. What claims that went on at the same time have taken too much is forgotten
+// beyond what may be saved up.
+func (l lags) charge(now time.Time, tenant int32, rows int) {
+	if rate := l.rate(now, tenant); rate > 0 {
+		of := l[tenant]
+		of.rows = max(of.rows-float64(rows), -rate*lagBurst.Seconds())
 	}
 }
 
-// ObserveLags records the tenants that lag, as the process sender knows it. It returns those that have become backlogged.
-func (s *Scheduler) ObserveLags(now time.Time, sender uint64, list []task.Lag) (began []int32) {
-	for _, l := range list {
-		s.lags.note(now, sender, l)
-		if s.backlogged[l.Tenant] == nil {
+// ObserveLags records which tenants lag, as a process knows it. It returns those that have become backlogged.
+func (s *Scheduler) ObserveLags(now time.Time, w Word) (began []int32) {
+	for _, l := range w.Lags {
+		s.lags.note(now, &w, l)
+		if rate := s.lags.rate(now, l.Tenant); rate > 0 && s.backlogged[l.Tenant] == nil {
 			s.begin(now, l.Tenant, s.recentLevel)
+			s.rate.AtLeast(rate)
 			began = append(began, l.Tenant)
 		}
 	}
@@ -129,7 +154,9 @@ func (s *Scheduler) LimitLagging(now time.Time, grants []*Grant, part float64) {
 }
 
 // ChargeLagging counts rows that a claim has taken of a tenant.
-func (s *Scheduler) ChargeLagging(tenant int32, rows int) { s.lags.charge(tenant, rows) }
+func (s *Scheduler) ChargeLagging(now time.Time, tenant int32, rows int) {
+	s.lags.charge(now, tenant, rows)
+}
 
 // Lagging returns the number of tenants that lag.
 func (s *Scheduler) Lagging(now time.Time) (n int) {

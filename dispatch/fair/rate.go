@@ -64,6 +64,11 @@ func NewRateController() RateController {
 	return RateController{perSecond: firstRate, quiet: leastUsual, usual: leastUsual}
 }
 
+// AtLeast raises the rate to perSecond. The next window may lower it.
+func (c *RateController) AtLeast(perSecond float64) {
+	c.perSecond = min(max(c.perSecond, perSecond), mostRate)
+}
+
 // PerSecond returns the current rate, in rows per second.
 func (c *RateController) PerSecond() float64 { return c.perSecond }
 

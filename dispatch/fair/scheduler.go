@@ -35,8 +35,8 @@ type Scheduler struct {
 type backlog struct {
 	// more tells for each database whether the tenant may have overdue rows there.
 	more [task.Databases]bool
-	// since is when the tenant became backlogged.
-	since time.Time
+	// since is when the tenant became backlogged, and claimedAt when a flow of it was last claimed.
+	since, claimedAt time.Time
 	// service is the number of rows claimed for the tenant. It starts at the level of the
 	// others, plus the rows that made the tenant backlogged.
 	service int
@@ -59,6 +59,9 @@ const (
 	// go ahead, so that rows which are all due at one instant stay a backlog when claims come
 	// to that instant.
 	leastBacklogged = time.Second
+	// forgottenAfter is how long after the last claim of its flows a tenant is no longer backlogged: it is paused, or no
+	// shard is owned.
+	forgottenAfter = time.Minute
 	// mostBehind bounds the rows, per unit of weight, that a tenant may receive more than
 	// the others to make up for missed service, because it was in fewer databases or its
 	// topic was broken.
@@ -168,7 +171,7 @@ func MayBeOverdue(c *task.Claim, tenant int32) bool {
 // begin makes a tenant backlogged in all databases. ObserveFlow removes the databases
 // without more rows.
 func (s *Scheduler) begin(now time.Time, tenant int32, service int) {
-	b := &backlog{service: service, since: now}
+	b := &backlog{service: service, since: now, claimedAt: now}
 	for d := range b.more {
 		b.more[d] = true
 	}
@@ -203,13 +206,28 @@ func (s *Scheduler) ObserveFlow(now time.Time, tenant int32, database, rows int,
 		return false
 	}
 	b.service += rows
-	b.more[database] = more
+	b.more[database], b.claimedAt = more, now
 	if slices.Contains(b.more[:], true) || now.Sub(b.since) < leastBacklogged || s.lags.rate(now, tenant) > 0 {
 		return false
 	}
+	s.end(tenant)
+	return true
+}
+
+func (s *Scheduler) end(tenant int32) {
 	delete(s.backlogged, tenant)
 	s.sorted = slices.Sorted(maps.Keys(s.backlogged))
-	return true
+}
+
+// EndForgotten returns the tenants that are no longer backlogged because none of their flows was claimed for long.
+func (s *Scheduler) EndForgotten(now time.Time) (ended []int32) {
+	for t, b := range s.backlogged {
+		if now.Sub(b.claimedAt) >= forgottenAfter && s.lags.rate(now, t) == 0 {
+			s.end(t)
+			ended = append(ended, t)
+		}
+	}
+	return ended
 }
 
 // ObservePublished records that p was confirmed. late is its lateness, and fromFlow tells

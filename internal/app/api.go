@@ -140,7 +140,7 @@ func (a *API) join(ctx context.Context) (err error) {
 	}, nil)
 	conf.History, conf.Due, conf.Bulk = a.policies.of, a.hints.Hint, a.hints.BulkStarted
 	if a.hinter != nil {
-		conf.Lags = a.hinter.Lags
+		conf.Lags = func(lags []task.Lag) { a.hinter.Lags(lags, a.presence.processes()) }
 	}
 	conf.Missed = func(counts task.MissedCounts) {
 		a.meter.missed(counts, metrics.Missed)

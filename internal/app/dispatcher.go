@@ -247,7 +247,9 @@ func (d *Dispatcher) Lateness() task.Lateness {
 func (d *Dispatcher) Greeted() { d.dispatch.Greeted() }
 
 // Lagging implements [dispatch.Receiver].
-func (d *Dispatcher) Lagging(sender uint64, lags []task.Lag) { d.dispatch.Lagging(sender, lags) }
+func (d *Dispatcher) Lagging(sender uint64, processes int, lags []task.Lag) {
+	d.dispatch.Lagging(sender, processes, lags)
+}
 
 // BulkStarted makes the dispatcher look for bulk operations in the database, if it owns its
 // chores.

@@ -13,6 +13,6 @@ func RefusedConnections(r prometheus.Registerer, listener string) func() {
 // RegisterRefusedHints registers the number of hints that a dispatcher has refused.
 func RegisterRefusedHints(r prometheus.Registerer, refused func() int64) {
 	r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: prefix + "hints_refused_total", Help: "Datagrams to the address for hints that are not authentic, not hints, or replays.",
+		Name: prefix + "hints_refused_total", Help: "Datagrams to the address for hints that are not authentic, not hints of this version, or replays.",
 	}, func() float64 { return float64(refused()) }))
 }

@@ -33,16 +33,19 @@ type results struct {
 	n, idle int
 	least   time.Duration
 	known   bool
-	// perSecond has those of the last windows.
+	// perSecond has those of the last windows, and waiting is how many windows in a row were ones in which all waited.
 	perSecond [lagWindows]float64
+	waiting   int
 }
 
 const (
 	// lagWindow is the time over which the least wait counts. A busy service stores the results of a
 	// database every half second.
 	lagWindow = 500 * time.Millisecond
-	// mostLagWindow is the longest window. If results come more rarely, nobody is in the way.
+	// mostLagWindow is the longest window. If results come more rarely, nobody is in the way. lagAfter is after how many
+	// windows a tenant lags: a pause of the listeners, as when they share the partitions anew, is over in one.
 	mostLagWindow = 2 * lagWindow
+	lagAfter      = 2
 	// lagWindows are the windows whose rates are known.
 	lagWindows = 8
 	// leastLag is the wait from which on a tenant lags.
@@ -96,10 +99,6 @@ func (m *lagMeter) end(now time.Time) (lags []task.Lag) {
 		return nil
 	}
 	m.began = now
-	if took >= mostLagWindow {
-		clear(m.tenants)
-		return nil
-	}
 	for t, of := range m.tenants {
 		if of.end(took) {
 			lags = append(lags, task.Lag{Tenant: t, Wait: of.least, PerSecond: slices.Max(of.perSecond[:])})
@@ -114,5 +113,9 @@ func (m *lagMeter) end(now time.Time) (lags []task.Lag) {
 func (of *results) end(took time.Duration) bool {
 	copy(of.perSecond[1:], of.perSecond[:])
 	of.perSecond[0] = float64(of.n) / took.Seconds()
-	return of.known && of.least >= leastLag && 2*of.idle >= of.n
+	of.waiting++
+	if !of.known || of.least < leastLag || 2*of.idle < of.n || took >= mostLagWindow {
+		of.waiting = 0
+	}
+	return of.waiting >= lagAfter
 }

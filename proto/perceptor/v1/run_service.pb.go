@@ -885,7 +885,7 @@ type ReportResultsRequest struct {
 	// In which part of the time since its last call the listener could have
 	// executed another run, because a worker was free and no run waited for a
 	// limit of the listener: 0 to 100. While runs wait for their handlers
-	// although listeners are idle, runs of the tenant are claimed only as fast
+	// although listeners are idle, runs of the tenant are claimed about as fast
 	// as its results come, and its adds yield. Default: 0, and then neither
 	// happens.
 	IdlePercent   int32 `protobuf:"varint,4,opt,name=idle_percent,json=idlePercent,proto3" json:"idle_percent,omitempty"`
