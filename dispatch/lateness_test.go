@@ -96,6 +96,40 @@ func TestThePublishedRecordsOfTheForegroundAreMeasured(t *testing.T) {
 	})
 }
 
+// TestRunsThatWaitForALimitOfTheirTenantAreNoBacklog has a tenant with a dispatch rate and one with a backlog.
+func TestRunsThatWaitForALimitOfTheirTenantAreNoBacklog(t *testing.T) {
+	m := &latenessMeter{}
+	var records []*record
+	var late []time.Duration
+	for n := range 20 {
+		records = append(records, &record{pub: task.Publication{Attempt: 1}, background: true, limited: n%2 == 0})
+		late = append(late, []time.Duration{time.Hour, 2 * time.Second}[n%2])
+	}
+	m.confirmed(at(0), nil, nil) // the first window begins
+	m.confirmed(at(0), records, late)
+	if l := m.read(at(0).Add(latenessWindow)); l.Backlogs != (task.Pace{Late: 2 * time.Second, PerSecond: 40}) || l.Foreground != (task.Pace{}) {
+		t.Errorf("%+v, want the 40 per second of the tenant with a backlog, 2 s late", l)
+	}
+}
+
+// TestTheLatenessOfABacklogLeavesOutTenantsWithARate is the same with a dispatcher.
+func TestTheLatenessOfABacklogLeavesOutTenantsWithARate(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.store.setRates(1, task.Rates{DispatchRate: 100})
+		for n := range int64(400) {
+			w.store.add(id(task.Shard(n%4*32), n+1), 1, 0, 0)
+		}
+		m := w.start("a", nil)
+		m.acquire(0, 32, 64, 96)
+		time.Sleep(2500 * time.Millisecond)
+		if l := m.Lateness(); l.Backlogs != (task.Pace{}) {
+			t.Errorf("%+v, want none: the runs wait for tokens", l)
+		}
+		within(t, 10*time.Second, "published", func() bool { return w.kafka.total() == 400 })
+		m.stop()
+	})
+}
+
 func TestLatenessIsReportedToThoseWhoGreet(t *testing.T) {
 	h, err := ListenHints("127.0.0.1:0")
 	if err != nil {
