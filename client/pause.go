@@ -1,130 +1,185 @@
 package client
 
 import (
+	"container/list"
 	"context"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// paceHolds is how long a pace stands without another answer. If nothing is sent for so long either, one add that waits
-// is, to ask for a new one.
-const paceHolds = 2 * time.Second
+const (
+	// paceHolds is how long a pace stands without another answer. If no add is sent for so long either, one that waits
+	// is, to ask for a new one.
+	paceHolds = 2 * time.Second
+	// pauseDrain is in what time the adds that wait are sent when the service asks for no more pauses.
+	pauseDrain = 250 * time.Millisecond
+)
 
 // pauses spreads adds over time while the service asks for it: because due tasks fire late, its
-// answers say how long to wait before as many tasks are added again. Each add takes its place in a queue of tasks, which
-// passes at the pace of the last answer, so all concurrent adds together keep the pace, and those that wait
-// follow one that changes. The zero value is ready for use, also concurrently.
+// answers say how long to wait before as many tasks are added again. Adds wait in a queue, which moves at the pace of the
+// last answer, so all concurrent adds together keep the pace, and those that wait follow one that
+// changes. The zero value is ready for use, also concurrently.
 type pauses struct {
 	mu sync.Mutex
-	// perTask is the pace of the last answer, which came at toldAt; 0: adds do not wait.
-	perTask time.Duration
-	toldAt  time.Time
-	sentAt  time.Time // of the last add that waited
-	// end is the place after the last add. The queue had passed until the place passed at passedAt.
-	end, passed float64
-	passedAt    time.Time
-	// waiting are the places of adds that wait, and changed is closed when the pace changes.
-	waiting map[float64]struct{}
-	changed chan struct{}
+	// perTask is the pace, and the last answer came at toldAt; 0: adds do not wait. draining is set if the last answer
+	// asked for no pause, and the pace is that of the rest of the queue.
+	perTask  time.Duration
+	toldAt   time.Time
+	draining bool
+	// The time of the last add that was sent, at sentAt, ends at free.
+	sentAt, free time.Time
+	// queue has the adds that wait, and tasks is how many tasks they add. timer is set for the first of them.
+	queue list.List // of *waitingAdd
+	tasks int
+	timer *time.Timer
+}
+
+// waitingAdd is an add that waits. ready is closed when it may be sent.
+type waitingAdd struct {
+	n     int
+	ready chan struct{}
 }
 
 // told records the pause of the answer to an add of n tasks; nil means that there is none.
 func (p *pauses) told(pause *durationpb.Duration, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := time.Now()
-	p.pass(now)
-	p.perTask, p.toldAt = max(pause.AsDuration(), 0)/time.Duration(max(n, 1)), now
-	if p.changed != nil {
-		close(p.changed)
-		p.changed = nil
+	now, pace := time.Now(), max(pause.AsDuration(), 0)/time.Duration(max(n, 1))
+	p.toldAt = now
+	switch {
+	case pace > 0:
+		p.draining = false
+	case p.draining:
+		return
+	case p.tasks > 0:
+		p.draining, pace = true, pauseDrain/time.Duration(p.tasks)
+	}
+	if left := p.free.Sub(now); left > 0 && p.perTask > 0 {
+		p.free = now.Add(time.Duration(float64(left) * float64(pace) / float64(p.perTask)))
+	}
+	p.perTask = pace
+	p.serve(now)
+}
+
+// serve sends the adds whose time has come, and sets the timer for the next one. The caller holds the lock.
+func (p *pauses) serve(now time.Time) {
+	for p.queue.Len() > 0 {
+		first := p.queue.Front()
+		at := p.free
+		if asks := later(p.toldAt, p.sentAt).Add(paceHolds); asks.Before(at) {
+			at = asks
+		}
+		if at.After(now) {
+			p.wakeAt(at.Sub(now))
+			return
+		}
+		p.remove(first)
+		p.sent(now, first.Value.(*waitingAdd).n)
+		close(first.Value.(*waitingAdd).ready)
+	}
+	if p.draining {
+		p.draining, p.perTask = false, 0
 	}
 }
 
-// pass moves the queue on. What passes while nobody waits is not saved up.
-func (p *pauses) pass(now time.Time) {
-	if p.perTask == 0 {
-		p.passed = p.end
-	} else {
-		p.passed = min(p.passed+float64(now.Sub(p.passedAt))/float64(p.perTask), p.end)
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
 	}
-	p.passedAt = now
+	return b
 }
 
-// enter takes the place of an add of n tasks.
-func (p *pauses) enter(n int) (place float64) {
+// wakeAt sets the timer. The caller holds the lock.
+func (p *pauses) wakeAt(d time.Duration) {
+	if p.timer != nil {
+		p.timer.Reset(d)
+		return
+	}
+	p.timer = time.AfterFunc(d, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.serve(time.Now())
+	})
+}
+
+// sent records that an add is sent. One that has waited for its time does not lose what a timer comes late.
+func (p *pauses) sent(now time.Time, n int) {
+	if p.free.After(now) || now.Sub(p.free) > paceHolds {
+		p.free = now
+	}
+	p.sentAt, p.free = now, p.free.Add(time.Duration(n)*p.perTask)
+}
+
+// enter returns nil if an add of n tasks may be sent at once, otherwise its place in the queue.
+func (p *pauses) enter(n int) *list.Element {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	p.pass(now)
-	if p.passed >= p.end && now.Sub(p.toldAt) > paceHolds {
+	idle := p.queue.Len() == 0 && !p.free.After(now)
+	if idle && now.Sub(p.toldAt) > paceHolds {
 		p.perTask = 0
 	}
-	place = p.end
-	p.end += float64(n)
-	if p.waiting == nil {
-		p.waiting = map[float64]struct{}{}
+	if p.perTask == 0 {
+		return nil
 	}
-	p.waiting[place] = struct{}{}
+	if idle {
+		p.free = now // what passes while nobody waits is not saved up
+		p.sent(now, n)
+		return nil
+	}
+	p.tasks += n
+	place := p.queue.PushBack(&waitingAdd{n, make(chan struct{})})
+	if p.queue.Len() == 1 {
+		p.serve(now)
+	}
 	return place
 }
 
-func (p *pauses) leave(place float64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.waiting, place)
-	p.sentAt = time.Now()
+// remove takes an add from the queue. The caller holds the lock.
+func (p *pauses) remove(place *list.Element) {
+	p.queue.Remove(place)
+	p.tasks -= place.Value.(*waitingAdd).n
 }
 
-// left returns how long the add with a place has to wait, as far as is known, and a channel that is closed when that
-// changes.
-func (p *pauses) left(place float64) (time.Duration, <-chan struct{}) {
+// leave takes an add from the queue that has waited for long enough, or is given up. It does nothing if its time has come
+// meanwhile.
+func (p *pauses) leave(place *list.Element, send bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	w := place.Value.(*waitingAdd)
+	select {
+	case <-w.ready:
+		return
+	default:
+	}
+	p.remove(place)
 	now := time.Now()
-	p.pass(now)
-	if place <= p.passed {
-		return 0, nil
+	if send {
+		p.sentAt, p.free = now, p.free.Add(time.Duration(w.n)*p.perTask)
 	}
-	asks := paceHolds + 1 - min(now.Sub(p.toldAt), now.Sub(p.sentAt))
-	if asks <= 0 && place == slices.Min(slices.Collect(maps.Keys(p.waiting))) {
-		p.passed = place
-		return 0, nil
-	}
-	if p.changed == nil {
-		p.changed = make(chan struct{})
-	}
-	d := time.Duration((place - p.passed) * float64(p.perTask))
-	if asks <= 0 {
-		asks = paceHolds // another add asks
-	}
-	return max(min(d, asks), 1), p.changed
+	p.serve(now)
 }
 
 // wait waits until an add of n tasks may be sent, but not longer than most. It returns an error
 // if ctx ends before.
 func (p *pauses) wait(ctx context.Context, n int, most time.Duration) error {
 	place := p.enter(n)
-	defer p.leave(place)
-	limit := time.Now().Add(most)
-	for {
-		d, changed := p.left(place)
-		if d = min(d, time.Until(limit)); d <= 0 {
-			return nil
-		}
-		t := time.NewTimer(d)
-		select {
-		case <-t.C:
-		case <-changed:
-		case <-ctx.Done():
-			t.Stop()
-			return ctx.Err()
-		}
-		t.Stop()
+	if place == nil {
+		return nil
+	}
+	t := time.NewTimer(most)
+	defer t.Stop()
+	select {
+	case <-place.Value.(*waitingAdd).ready:
+		return nil
+	case <-t.C:
+		p.leave(place, true)
+		return nil
+	case <-ctx.Done():
+		p.leave(place, false)
+		return ctx.Err()
 	}
 }
 

@@ -98,7 +98,7 @@ func TestAddsThatWaitFollowAPaceThatChanges(t *testing.T) {
 		time.Sleep(1900*time.Millisecond - time.Nanosecond)
 		p.told(nil, 1000)
 		adds.Wait()
-		want := [5]time.Duration{0, 1900 * time.Millisecond, 2900 * time.Millisecond, 2900 * time.Millisecond, 2900 * time.Millisecond}
+		want := [5]time.Duration{0, 1900 * time.Millisecond, 2900 * time.Millisecond, 2983 * time.Millisecond, 3067 * time.Millisecond}
 		if sent != want {
 			t.Errorf("adds were sent after %v, want %v", sent, want)
 		}
@@ -128,8 +128,38 @@ func TestAnOldPaceIsAskedFor(t *testing.T) {
 		if want := []time.Duration{0, 2 * time.Second, 4 * time.Second, 6 * time.Second}; !slices.Equal(sent, want) {
 			t.Errorf("adds were sent after %v, want %v", sent, want)
 		}
-		if len(p.waiting) != 0 {
-			t.Errorf("%d adds are remembered", len(p.waiting))
+		if p.queue.Len() != 0 || p.tasks != 0 {
+			t.Errorf("%d adds with %d tasks are remembered", p.queue.Len(), p.tasks)
+		}
+	})
+}
+
+// TestAddsThatAreGivenUpLeaveNoGap has adds with deadlines that are shorter than the queue.
+func TestAddsThatAreGivenUpLeaveNoGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p pauses
+		p.told(durationpb.New(time.Second), 1)
+		sent, began := 0, time.Now()
+		var mu sync.Mutex
+		var adds sync.WaitGroup
+		for range 1000 { // 10 per second
+			adds.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 1530*time.Millisecond)
+				defer cancel()
+				if p.wait(ctx, 1, time.Minute) == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					sent++
+				}
+			})
+			time.Sleep(100 * time.Millisecond)
+		}
+		adds.Wait()
+		if took := time.Since(began).Seconds(); float64(sent) < 0.9*took || float64(sent) > took+2 {
+			t.Errorf("%d adds were sent in %.0f s, want one a second", sent, took)
+		}
+		if p.queue.Len() != 0 || p.tasks != 0 {
+			t.Errorf("%d adds with %d tasks are remembered", p.queue.Len(), p.tasks)
 		}
 	})
 }

@@ -281,10 +281,10 @@ func (b *background) request(grants []*fair.Grant, by task.Settings, form claimF
 	return req
 }
 
-// limitedTenants returns the tenants of grants whose rate or cap says how many rows are claimed.
+// limitedTenants returns the tenants of grants whose rows may have waited for their own rate or cap, and do not lag.
 func limitedTenants(grants []*fair.Grant) (limited []int32) {
 	for _, g := range grants {
-		if g.Tokens > 0 || g.Key.Kind != "" {
+		if !g.Lags && (g.Tokens > 0 || g.Key.Kind != "") {
 			limited = append(limited, g.Key.Tenant)
 		}
 	}

@@ -128,7 +128,7 @@ func (d *Dispatcher) Greeted() { d.heard(time.Now()) }
 
 // Lagging reports tenants that lag, as one of so many processes, the sender, knows it from results. It is called again while they do.
 func (d *Dispatcher) Lagging(sender uint64, processes int, lags []task.Lag) {
-	if d.scheduler.lagging(time.Now(), fair.Word{Sender: sender, Processes: processes, Lags: lags}) {
+	if d.scheduler.lagging(time.Now(), fair.Word{Sender: sender, Processes: processes, Lags: lags}, d.ownedPart()) {
 		d.wakeAll()
 	}
 }

@@ -67,21 +67,18 @@ type latenessMeter struct {
 }
 
 // confirmed counts confirmed records. late is the lateness of each. In the foreground the part counts that dispatchers have
-// caused: a task that is added after its begin is late by itself, and other adds need not yield because of it. Of backlogs the tasks
-// count that wait for the others' share, not those that wait because of a limit of their own tenant.
+// caused: a task that is added after its begin is late by itself, and other adds need not yield because of it. Nor does the
+// lateness of tasks that may have waited for a rate or a cap of their own tenant.
 func (m *latenessMeter) confirmed(now time.Time, records []*record, late []time.Duration) {
 	var n, first [2]int
 	var sum [2]time.Duration
 	for i, r := range records {
-		if r.limited {
-			continue
-		}
 		of := 0
 		if r.background {
 			of = 1
 		}
 		n[of]++
-		if r.pub.Attempt == 1 {
+		if r.pub.Attempt == 1 && !r.limited {
 			first[of]++
 			sum[of] += r.caused(now, late[i])
 		}

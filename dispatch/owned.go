@@ -33,7 +33,8 @@ type record struct {
 	// since is when the record's row can have begun to wait for its claim, or zero if that is not known,
 	// as for rows of backlogs.
 	since time.Time
-	// background is set if a flow claim has claimed the record, and limited if a rate or a cap of its tenant said when.
+	// background is set if a flow claim has claimed the record, and limited if it may have waited for a
+	// rate or a cap of its tenant alone.
 	background, limited bool
 	// trace is nil if the delivery is not traced.
 	trace Trace

@@ -54,9 +54,9 @@ func (s *scheduler) observeFlow(now time.Time, database int, of fair.Service) bo
 }
 
 // lagging passes tenants that lag to the scheduler, and reports whether one has become backlogged, or no longer is.
-func (s *scheduler) lagging(now time.Time, w fair.Word) bool {
+func (s *scheduler) lagging(now time.Time, w fair.Word, part float64) bool {
 	s.mu.Lock()
-	began, ended := s.fair.ObserveLags(now, w), s.fair.EndForgotten(now)
+	began, ended := s.fair.ObserveLags(now, w, part), s.fair.EndForgotten(now)
 	s.mu.Unlock()
 	return s.changed(began, ended)
 }

@@ -35,7 +35,8 @@ type Grant struct {
 	// Rows is the most rows that the claim may take. Tokens is the number of tokens taken
 	// for them, or 0 if the tenant has no dispatch rate.
 	Rows, Tokens int
-	// Later is when the flow may be claimed, if its tenant lags and may have no rows before; otherwise it is zero.
+	// Lags is set if the tenant lags. Then Later is when the flow may be claimed, if not now.
+	Lags  bool
 	Later time.Time
 	// Modest is set if the flow may have had more than Rows, so that a claim which takes as many
 	// shows no backlog: it asked for no more, or other claims have the tenant's tokens for the moment.

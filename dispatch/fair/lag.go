@@ -16,7 +16,7 @@ import (
 // take the processors from the results. So a tenant that lags is backlogged, and its rows are claimed at the rate of its
 // results, times a factor that falls from mostClaims at a wait of lagFrom to leastClaims at lagMost. It is 1 between them, and
 // there the wait settles. What is not claimed waits as rows. If fewer claims do not help, somebody else is the reason: the rate
-// does not fall below leastClaims of the best one since the tenant began to lag.
+// does not fall below leastClaims of the best one of the last minutes.
 //
 // taskd tells which tenants lag, each process by the results that it gets. If most of them say so, the wait is the least of
 // theirs, and the rate that of all. Each dispatcher has the part of it that corresponds to its part of the shards. A tenant's
@@ -31,6 +31,8 @@ const (
 	// lagHolds is how long the word of a process stands.
 	lagHolds = 2 * time.Second
 	lagBurst = 250 * time.Millisecond
+	// bestHalves is in what time the best rate that is remembered falls to half.
+	bestHalves = 2 * time.Minute
 	// lagClaim is how much of its rate a claim waits for, so that claims are not small, and mostLater bounds this
 	// wait, as the rate may rise meanwhile.
 	lagClaim  = 100 * time.Millisecond
@@ -51,7 +53,8 @@ type lags map[int32]*lag
 // after claims that went on at the same time.
 type lag struct {
 	said     map[uint64]saidLag
-	best     float64 // results per second
+	best     float64 // results per second, at bestAt
+	bestAt   time.Time
 	rows     float64
 	filledAt time.Time
 }
@@ -66,7 +69,7 @@ type saidLag struct {
 func (l lags) note(now time.Time, w *Word, of task.Lag) {
 	t := l[of.Tenant]
 	if t == nil {
-		t = &lag{said: map[uint64]saidLag{}}
+		t = &lag{said: map[uint64]saidLag{}, bestAt: now}
 		l[of.Tenant] = t
 	}
 	t.said[w.Sender] = saidLag{of, w.Processes, now}
@@ -91,7 +94,8 @@ func (l lags) rate(now time.Time, tenant int32) float64 {
 		return 0
 	}
 	perSecond *= float64(processes) / float64(len(of.said))
-	of.best = max(of.best, perSecond)
+	of.best = max(of.best*math.Exp2(-now.Sub(of.bestAt).Seconds()/bestHalves.Seconds()), perSecond)
+	of.bestAt = now
 	part := min(max(float64(wait-lagFrom)/float64(lagMost-lagFrom), 0), 1)
 	return max(perSecond*(mostClaims+part*(leastClaims-mostClaims)), of.best*leastClaims, slowestLagging)
 }
@@ -102,6 +106,7 @@ func (l lags) limit(now time.Time, g *Grant, part float64) (later time.Time) {
 	if all == 0 {
 		return time.Time{}
 	}
+	g.Lags = true
 	of, rate, most := l[g.Key.Tenant], max(all*part, 1), all*lagBurst.Seconds()
 	if of.filledAt.IsZero() {
 		of.rows = max(rate*lagBurst.Seconds(), 1)
@@ -127,12 +132,14 @@ func (l lags) charge(now time.Time, tenant int32, rows int) {
 }
 
 // ObserveLags records which tenants lag, as a process knows it. It returns those that have become backlogged.
-func (s *Scheduler) ObserveLags(now time.Time, w Word) (began []int32) {
+// part is the dispatcher's part of all shards.
+func (s *Scheduler) ObserveLags(now time.Time, w Word, part float64) (began []int32) {
+	s.part = part
 	for _, l := range w.Lags {
 		s.lags.note(now, &w, l)
-		if rate := s.lags.rate(now, l.Tenant); rate > 0 && s.backlogged[l.Tenant] == nil {
+		if s.lags.rate(now, l.Tenant) > 0 && s.backlogged[l.Tenant] == nil {
 			s.begin(now, l.Tenant, s.recentLevel)
-			s.rate.AtLeast(rate)
+			s.backlogged[l.Tenant].lagged = true
 			began = append(began, l.Tenant)
 		}
 	}
@@ -140,6 +147,18 @@ func (s *Scheduler) ObserveLags(now time.Time, w Word) (began []int32) {
 		s.sorted = slices.Sorted(maps.Keys(s.backlogged))
 	}
 	return began
+}
+
+// lagFloor returns how many rows per second are claimed of tenants that lag even if the foreground is late: what they are
+// due at least, as they were a part of the foreground before. If others are backlogged, too, there is no such floor, because they would use it.
+func (s *Scheduler) lagFloor(now time.Time) (perSecond float64) {
+	for t := range s.backlogged {
+		if s.lags.rate(now, t) == 0 {
+			return 0
+		}
+		perSecond += s.lags[t].best * leastClaims * s.part
+	}
+	return perSecond
 }
 
 // LimitLagging limits the rows of grants whose tenants lag. part is the dispatcher's part of all shards. It sets Later in

@@ -19,13 +19,13 @@ func TestClaimsOfATenantThatLagsFollowItsResults(t *testing.T) {
 		rate float64 // of 1,000 results per second
 	}{{500 * time.Millisecond, 1500}, {time.Second, 1000}, {1500 * time.Millisecond, 500}, {time.Hour, 500}} {
 		s := NewScheduler()
-		s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, c.wait, 1000)})
+		s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, c.wait, 1000)}, 1)
 		if got := s.lags.rate(begun, 7); math.Abs(got-c.rate) > 1 {
 			t.Errorf("with a wait of %s %.0f rows are claimed per second, want %.0f", c.wait, got, c.rate)
 		}
 	}
 	s := NewScheduler()
-	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(8, time.Hour, 1)})
+	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(8, time.Hour, 1)}, 1)
 	if got := s.lags.rate(begun, 8); got != slowestLagging {
 		t.Errorf("one result per second: %.0f rows are claimed per second, want %d", got, slowestLagging)
 	}
@@ -38,10 +38,10 @@ func TestClaimsOfATenantThatLagsFollowItsResults(t *testing.T) {
 func TestRowsOfATenantThatLagsAreSpreadOverTime(t *testing.T) {
 	for _, part := range []float64{1, 0.25} {
 		s := NewScheduler()
-		s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)})
+		s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)}, 1)
 		claimed, claims, now := 0, 0, begun
 		for now.Before(at(10_000)) {
-			s.ObserveLags(now, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)})
+			s.ObserveLags(now, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)}, 1)
 			g, other := grantOf(7), grantOf(8)
 			g.Rows, other.Rows = 1000, 1000
 			s.LimitLagging(now, []*Grant{g, other}, part)
@@ -72,9 +72,9 @@ func TestRowsOfATenantThatLagsAreSpreadOverTime(t *testing.T) {
 // TestADispatcherSavesUpWhatATenantThatLagsMayClaim has all rows of a second in the shards of one of four dispatchers.
 func TestADispatcherSavesUpWhatATenantThatLagsMayClaim(t *testing.T) {
 	s := NewScheduler()
-	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)})
+	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)}, 1)
 	s.LimitLagging(begun, []*Grant{grantOf(7)}, 0.25)
-	s.ObserveLags(at(1500), Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)})
+	s.ObserveLags(at(1500), Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)}, 1)
 	g := grantOf(7)
 	g.Rows = 5000
 	if s.LimitLagging(at(1500), []*Grant{g}, 0.25); g.Rows != 1000 {
@@ -84,10 +84,10 @@ func TestADispatcherSavesUpWhatATenantThatLagsMayClaim(t *testing.T) {
 
 func TestATenantThatLagsIsBackloggedUntilNobodySaysSo(t *testing.T) {
 	s := NewScheduler()
-	if began := s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 1000)}); !slices.Equal(began, []int32{7}) || !slices.Equal(s.Backlogged(), []int32{7}) {
+	if began := s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 1000)}, 1); !slices.Equal(began, []int32{7}) || !slices.Equal(s.Backlogged(), []int32{7}) {
 		t.Fatalf("tenant %d has become backlogged, want 7; backlogged are %v", began, s.Backlogged())
 	}
-	if began := s.ObserveLags(at(1500), Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 1000)}); len(began) != 0 {
+	if began := s.ObserveLags(at(1500), Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 1000)}, 1); len(began) != 0 {
 		t.Errorf("tenant %d has become backlogged twice", began)
 	}
 	none := func(now time.Time) (ended bool) {
@@ -112,7 +112,7 @@ func TestATenantThatLagsDoesNotCountAsBehind(t *testing.T) {
 	s := NewScheduler()
 	s.begin(begun, 1, 50_000)
 	s.sorted = []int32{1}
-	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 1000)})
+	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 1000)}, 1)
 	grants := []*Grant{grantOf(1), grantOf(7)}
 	Quotas(400, grants, nil)
 	if s.Balance(grants, nil); grants[0].Rows != 200 || grants[1].Rows != 200 {
@@ -129,17 +129,17 @@ func TestATenantThatLagsDoesNotCountAsBehind(t *testing.T) {
 func TestMostProcessesMustSayThatATenantLags(t *testing.T) {
 	s := NewScheduler()
 	for n, wait := range []time.Duration{2 * time.Second, 3 * time.Second} {
-		if began := s.ObserveLags(begun, Word{Sender: uint64(n), Processes: 4, Lags: lagOf(7, wait, 1000)}); len(began) > 0 {
+		if began := s.ObserveLags(begun, Word{Sender: uint64(n), Processes: 4, Lags: lagOf(7, wait, 1000)}, 1); len(began) > 0 {
 			t.Errorf("the tenant is limited though %d of 4 processes say that it lags", n+1)
 		}
 	}
-	if began := s.ObserveLags(begun, Word{Sender: 9, Processes: 4, Lags: lagOf(7, time.Second, 1000)}); len(began) != 1 {
+	if began := s.ObserveLags(begun, Word{Sender: 9, Processes: 4, Lags: lagOf(7, time.Second, 1000)}, 1); len(began) != 1 {
 		t.Error("the tenant is not limited though 3 of 4 processes say that it lags")
 	}
 	if got := s.lags.rate(begun, 7); math.Abs(got-4000) > 1 {
 		t.Errorf("%.0f rows are claimed per second, want 4000: the least wait is 1 s, and the fourth process has results, too", got)
 	}
-	if s.ObserveLags(at(1500), Word{Sender: 9, Processes: 4, Lags: lagOf(7, time.Second, 1000)}); s.lags.rate(at(2500), 7) != 0 {
+	if s.ObserveLags(at(1500), Word{Sender: 9, Processes: 4, Lags: lagOf(7, time.Second, 1000)}, 1); s.lags.rate(at(2500), 7) != 0 {
 		t.Error("the tenant is limited though only one process still says that it lags")
 	}
 }
@@ -147,19 +147,19 @@ func TestMostProcessesMustSayThatATenantLags(t *testing.T) {
 // TestClaimsThatAreNotTheReasonFallToHalfAtMost has a wait that does not fall with the claims.
 func TestClaimsThatAreNotTheReasonFallToHalfAtMost(t *testing.T) {
 	s, results := NewScheduler(), 10_000.0
-	for ms := 0; ms < 60_000; ms += 500 {
-		s.ObserveLags(at(ms), Word{Sender: 1, Processes: 1, Lags: lagOf(7, 5*time.Second, results)})
+	for ms := 0; ms < 30_000; ms += 500 {
+		s.ObserveLags(at(ms), Word{Sender: 1, Processes: 1, Lags: lagOf(7, 5*time.Second, results)}, 1)
 		results = min(results, s.lags.rate(at(ms), 7))
 	}
-	if results != 5000 {
-		t.Errorf("%.0f rows are claimed per second in the end, want half of 10000", results)
+	if results < 4000 || results > 5000 {
+		t.Errorf("%.0f rows are claimed per second in the end, want half of 10000, or a little less", results)
 	}
 }
 
 // TestAFlowOfATenantThatLagsSoonAsksAgain has a low rate, of which a dispatcher with few shards has little.
 func TestAFlowOfATenantThatLagsSoonAsksAgain(t *testing.T) {
 	s := NewScheduler()
-	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 1)})
+	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 1)}, 1)
 	g := grantOf(7)
 	for range 30 {
 		g.Rows = 1
@@ -180,11 +180,36 @@ func TestAFlowOfATenantThatLagsSoonAsksAgain(t *testing.T) {
 // TestABacklogOfATenantWithoutFlowsEnds pauses a tenant that lags: it has no flows then.
 func TestABacklogOfATenantWithoutFlowsEnds(t *testing.T) {
 	s := NewScheduler()
-	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 1000)})
+	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 1000)}, 1)
 	if ended := s.EndForgotten(at(59_000)); len(ended) > 0 {
 		t.Errorf("tenant %d is forgotten after 59 s", ended)
 	}
 	if ended := s.EndForgotten(at(61_000)); !slices.Equal(ended, []int32{7}) || len(s.Backlogged()) > 0 || len(s.lags) > 0 {
 		t.Errorf("tenant %d is forgotten after a minute, want 7", ended)
+	}
+}
+
+// TestALateForegroundDoesNotStopTenantsThatLag has a foreground that stays late, and a dispatcher with half of the shards.
+func TestALateForegroundDoesNotStopTenantsThatLag(t *testing.T) {
+	late := func(s *Scheduler, from, until int) {
+		for ms := from; ms < until; ms += 10 {
+			for range 10 {
+				s.ObservePublished(at(ms), &task.Publication{Tenant: 1, Attempt: 1}, false, 5*time.Second)
+			}
+			if ms%500 == 0 {
+				s.ObserveLags(at(ms), Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 10_000)}, 0.5)
+			}
+			s.TakeRows(at(ms))
+		}
+	}
+	s := NewScheduler()
+	late(s, 0, 20_000)
+	if got := s.PerSecond(); got < 2400 || got > 2600 {
+		t.Errorf("%.0f rows per second may be claimed of the tenant that lags, want a quarter of its 10000", got)
+	}
+	s.begin(at(20_000), 8, 0)
+	late(s, 20_000, 40_000)
+	if got := s.PerSecond(); got > 500 {
+		t.Errorf("%.0f rows per second may be claimed of a backlog beside it, want few", got)
 	}
 }

@@ -17,8 +17,8 @@ import "time"
 //
 // The zero value is not ready for use: see [NewRateController].
 type RateController struct {
-	// perSecond is the rate, in rows per second, from leastRate to mostRate.
-	perSecond float64
+	// perSecond is the rate, in rows per second, from floor to mostRate.
+	perSecond, floor float64
 	// tokens are the rows that may be claimed, as of filledAt.
 	tokens   float64
 	filledAt time.Time
@@ -61,12 +61,13 @@ const (
 
 // NewRateController returns a controller in its initial state.
 func NewRateController() RateController {
-	return RateController{perSecond: firstRate, quiet: leastUsual, usual: leastUsual}
+	return RateController{perSecond: firstRate, floor: leastRate, quiet: leastUsual, usual: leastUsual}
 }
 
-// AtLeast raises the rate to perSecond. The next window may lower it.
-func (c *RateController) AtLeast(perSecond float64) {
-	c.perSecond = min(max(c.perSecond, perSecond), mostRate)
+// SetFloor sets the rate below which the foreground's lateness does not bring the rate; leastRate if it is less.
+func (c *RateController) SetFloor(perSecond float64) {
+	c.floor = min(max(perSecond, leastRate), mostRate)
+	c.perSecond = max(c.perSecond, c.floor)
 }
 
 // PerSecond returns the current rate, in rows per second.
@@ -106,14 +107,14 @@ func (c *RateController) endWindow(now time.Time) {
 		return
 	}
 	tooLate := c.late > 1 && c.late*100 > c.records
-	if tooLate && c.perSecond <= leastRate {
+	if tooLate && c.perSecond <= c.floor {
 		c.usual = min(c.usual+c.usual/2, mostUsual)
 	} else if !tooLate {
 		c.usual = max(c.usual-c.usual/500, c.quiet)
 	}
 	switch {
 	case tooLate:
-		c.perSecond, c.disturbed, c.calm = max(c.perSecond/2, leastRate), true, 0
+		c.perSecond, c.disturbed, c.calm = max(c.perSecond/2, c.floor), true, 0
 		c.tokens = 0
 	case c.limited && c.disturbed:
 		c.calm++

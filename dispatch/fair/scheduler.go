@@ -27,16 +27,19 @@ type Scheduler struct {
 	recent      map[int32]int
 	recentAt    time.Time
 	recentLevel int
-	// lags are the tenants that lag.
+	// lags are the tenants that lag, and part is the dispatcher's part of all shards.
 	lags lags
+	part float64
 }
 
 // A backlog is the state of a backlogged tenant.
 type backlog struct {
 	// more tells for each database whether the tenant may have overdue rows there.
 	more [task.Databases]bool
-	// since is when the tenant became backlogged, and claimedAt when a flow of it was last claimed.
+	// since is when the tenant became backlogged, and claimedAt when a flow of it was last claimed. lagged is set if it
+	// became backlogged because it lagged.
 	since, claimedAt time.Time
+	lagged           bool
 	// service is the number of rows claimed for the tenant. It starts at the level of the
 	// others, plus the rows that made the tenant backlogged.
 	service int
@@ -59,8 +62,8 @@ const (
 	// go ahead, so that rows which are all due at one instant stay a backlog when claims come
 	// to that instant.
 	leastBacklogged = time.Second
-	// forgottenAfter is how long after the last claim of its flows a tenant is no longer backlogged: it is paused, or no
-	// shard is owned.
+	// forgottenAfter is how long after the last claim of its flows a tenant that lagged is no longer backlogged. If it is
+	// paused, it has no flows.
 	forgottenAfter = time.Minute
 	// mostBehind bounds the rows, per unit of weight, that a tenant may receive more than
 	// the others to make up for missed service, because it was in fewer databases or its
@@ -219,10 +222,11 @@ func (s *Scheduler) end(tenant int32) {
 	s.sorted = slices.Sorted(maps.Keys(s.backlogged))
 }
 
-// EndForgotten returns the tenants that are no longer backlogged because none of their flows was claimed for long.
+// EndForgotten returns the tenants that are no longer backlogged because they do not lag any more and none of their flows was
+// claimed for long.
 func (s *Scheduler) EndForgotten(now time.Time) (ended []int32) {
 	for t, b := range s.backlogged {
-		if now.Sub(b.claimedAt) >= forgottenAfter && s.lags.rate(now, t) == 0 {
+		if b.lagged && now.Sub(b.claimedAt) >= forgottenAfter && s.lags.rate(now, t) == 0 {
 			s.end(t)
 			ended = append(ended, t)
 		}
@@ -248,6 +252,7 @@ func (s *Scheduler) ObservePublished(now time.Time, p *task.Publication, fromFlo
 // TakeRows returns the rows that the next flow claim may take, by the rate controller. If it
 // returns 0, the caller must wait before the next call.
 func (s *Scheduler) TakeRows(now time.Time) (rows int, wait time.Duration) {
+	s.rate.SetFloor(s.lagFloor(now))
 	return s.rate.TakeRows(now, s.foregroundBeside(now, 0))
 }
 

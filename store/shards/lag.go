@@ -101,12 +101,21 @@ func (m *lagMeter) end(now time.Time) (lags []task.Lag) {
 	m.began = now
 	for t, of := range m.tenants {
 		if of.end(took) {
-			lags = append(lags, task.Lag{Tenant: t, Wait: of.least, PerSecond: slices.Max(of.perSecond[:])})
+			lags = append(lags, task.Lag{Tenant: t, Wait: of.least, PerSecond: of.best()})
 		}
 		of.n, of.idle, of.known = 0, 0, false
 	}
 	maps.DeleteFunc(m.tenants, func(_ int32, of *results) bool { return slices.Max(of.perSecond[:]) == 0 })
 	return lags
+}
+
+// best returns the highest rate of the last windows, each with the one after it: after a moment in which nothing could be stored
+// a window has the results of several.
+func (of *results) best() (perSecond float64) {
+	for i := range lagWindows - 1 {
+		perSecond = max(perSecond, (of.perSecond[i]+of.perSecond[i+1])/2)
+	}
+	return perSecond
 }
 
 // end ends a window of that length, and reports whether the tenant lagged in it.

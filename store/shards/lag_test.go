@@ -106,6 +106,20 @@ func TestAPauseOfTheListenersIsNoLag(t *testing.T) {
 	})
 }
 
+// TestResultsOfSeveralWindowsAtOnceAreNoRate has a server that stores nothing for a second and a half.
+func TestResultsOfSeveralWindowsAtOnceAreNoRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, wait := newLagWorld(), 2*time.Second
+		w.during(2*time.Second, 7, true, wait)
+		time.Sleep(1400 * time.Millisecond)
+		w.report(7, true, slices.Repeat([]time.Duration{wait}, 15)...)
+		w.during(2*time.Second, 7, true, wait)
+		if got := w.told[len(w.told)-1]; len(got) != 1 || got[0].PerSecond > 25 {
+			t.Errorf("told of %+v, want not much more than 10 per second", got)
+		}
+	})
+}
+
 func TestResultsThatComeRarelyAreNoLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newLagWorld()
