@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/perceptor/perceptor/dispatch/fair"
@@ -147,7 +146,7 @@ func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[in
 
 // withoutLagging limits the rows of tenants that lag, and returns the grants of flows that may claim rows now.
 func (b *background) withoutLagging(grants []*fair.Grant) []*fair.Grant {
-	b.scheduler.limitLagging(time.Now(), grants, b.tokens.part())
+	b.scheduler.limitLagging(time.Now(), grants)
 	may := make([]*fair.Grant, 0, len(grants))
 	for _, g := range grants {
 		if g.Later.IsZero() {
@@ -205,7 +204,9 @@ func (b *background) claimFlows(ctx context.Context, grants []*fair.Grant, by ta
 	claimed, began := make([]int, len(grants)), time.Now()
 	rows := b.tryClaim(ctx, grants, by, claimed, most, form)
 	for i, g := range grants {
-		b.scheduler.chargeLagging(g.Key.Tenant, claimed[i])
+		if g.Lags {
+			b.scheduler.chargeLagging(g.Key.Tenant, claimed[i])
+		}
 		if g.Tokens > 0 {
 			unused := 0
 			if time.Since(began) < fair.TokenLifetime {
@@ -282,10 +283,11 @@ func (b *background) request(grants []*fair.Grant, by task.Settings, form claimF
 }
 
 // limitedTenants returns the tenants of grants whose rows may have waited for their own rate or cap, and do not lag.
-func limitedTenants(grants []*fair.Grant) (limited []int32) {
+func limitedTenants(grants []*fair.Grant) map[int32]bool {
+	limited := map[int32]bool{}
 	for _, g := range grants {
 		if !g.Lags && (g.Tokens > 0 || g.Key.Kind != "") {
-			limited = append(limited, g.Key.Tenant)
+			limited[g.Key.Tenant] = true
 		}
 	}
 	return limited
@@ -298,7 +300,7 @@ func (b *background) committed(start time.Time, req task.ClaimRequest, grants []
 	b.trace(records, StepClaim, start, now)
 	limited := limitedTenants(grants)
 	for _, r := range records {
-		r.background, r.limited = true, slices.Contains(limited, r.pub.Tenant)
+		r.background, r.limited = true, limited[r.pub.Tenant]
 	}
 	if len(c.Publications) > 0 && c.Next != 0 && c.Next != task.Never {
 		b.flows.hint(b.planning.claimTime(c.Next), c.Next)

@@ -73,10 +73,10 @@ func (s *scheduler) changed(began, ended []int32) bool {
 }
 
 // limitLagging is [fair.Scheduler.LimitLagging].
-func (s *scheduler) limitLagging(now time.Time, grants []*fair.Grant, part float64) {
+func (s *scheduler) limitLagging(now time.Time, grants []*fair.Grant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fair.LimitLagging(now, grants, part)
+	s.fair.LimitLagging(now, grants)
 }
 
 // chargeLagging counts claimed rows of a tenant.

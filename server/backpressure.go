@@ -127,8 +127,7 @@ func (y *yielding) addRate() float64 {
 	if p.Late < yieldFrom {
 		return 0
 	}
-	part := min(float64(p.Late-yieldFrom)/float64(yieldMost-yieldFrom), 1)
-	factor := mostAdds + part*(leastAdds-mostAdds)
+	factor := task.Ramp(p.Late, yieldFrom, yieldMost, mostAdds, leastAdds)
 	return max(p.PerSecond*factor/float64(max(y.processes(), 1)), slowestAdds)
 }
 

@@ -96,8 +96,7 @@ func (l lags) rate(now time.Time, tenant int32) float64 {
 	perSecond *= float64(processes) / float64(len(of.said))
 	of.best = max(of.best*math.Exp2(-now.Sub(of.bestAt).Seconds()/bestHalves.Seconds()), perSecond)
 	of.bestAt = now
-	part := min(max(float64(wait-lagFrom)/float64(lagMost-lagFrom), 0), 1)
-	return max(perSecond*(mostClaims+part*(leastClaims-mostClaims)), of.best*leastClaims, slowestLagging)
+	return max(perSecond*task.Ramp(wait, lagFrom, lagMost, mostClaims, leastClaims), of.best*leastClaims, slowestLagging)
 }
 
 // limit limits the rows of a grant if its tenant lags, or returns when to ask again.
@@ -161,14 +160,13 @@ func (s *Scheduler) lagFloor(now time.Time) (perSecond float64) {
 	return perSecond
 }
 
-// LimitLagging limits the rows of grants whose tenants lag. part is the dispatcher's part of all shards. It sets Later in
-// those that may not claim rows yet.
-func (s *Scheduler) LimitLagging(now time.Time, grants []*Grant, part float64) {
+// LimitLagging limits the rows of grants whose tenants lag. It sets Later in those that may not claim rows yet.
+func (s *Scheduler) LimitLagging(now time.Time, grants []*Grant) {
 	if len(s.lags) == 0 {
 		return
 	}
 	for _, g := range grants {
-		g.Later = s.lags.limit(now, g, part)
+		g.Later = s.lags.limit(now, g, s.part)
 	}
 }
 

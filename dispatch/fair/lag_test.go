@@ -38,13 +38,13 @@ func TestClaimsOfATenantThatLagsFollowItsResults(t *testing.T) {
 func TestRowsOfATenantThatLagsAreSpreadOverTime(t *testing.T) {
 	for _, part := range []float64{1, 0.25} {
 		s := NewScheduler()
-		s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)}, 1)
+		s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)}, part)
 		claimed, claims, now := 0, 0, begun
 		for now.Before(at(10_000)) {
-			s.ObserveLags(now, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)}, 1)
+			s.ObserveLags(now, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)}, part)
 			g, other := grantOf(7), grantOf(8)
 			g.Rows, other.Rows = 1000, 1000
-			s.LimitLagging(now, []*Grant{g, other}, part)
+			s.LimitLagging(now, []*Grant{g, other})
 			if other.Rows != 1000 || !other.Later.IsZero() {
 				t.Fatalf("a tenant that does not lag is limited: %+v", other)
 			}
@@ -72,12 +72,12 @@ func TestRowsOfATenantThatLagsAreSpreadOverTime(t *testing.T) {
 // TestADispatcherSavesUpWhatATenantThatLagsMayClaim has all rows of a second in the shards of one of four dispatchers.
 func TestADispatcherSavesUpWhatATenantThatLagsMayClaim(t *testing.T) {
 	s := NewScheduler()
-	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)}, 1)
-	s.LimitLagging(begun, []*Grant{grantOf(7)}, 0.25)
-	s.ObserveLags(at(1500), Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)}, 1)
+	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)}, 0.25)
+	s.LimitLagging(begun, []*Grant{grantOf(7)})
+	s.ObserveLags(at(1500), Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 4000)}, 0.25)
 	g := grantOf(7)
 	g.Rows = 5000
-	if s.LimitLagging(at(1500), []*Grant{g}, 0.25); g.Rows != 1000 {
+	if s.LimitLagging(at(1500), []*Grant{g}); g.Rows != 1000 {
 		t.Errorf("%d rows may be claimed after 1.5 s without a claim, want 1000, what all may claim in 250 ms", g.Rows)
 	}
 }
@@ -159,11 +159,11 @@ func TestClaimsThatAreNotTheReasonFallToHalfAtMost(t *testing.T) {
 // TestAFlowOfATenantThatLagsSoonAsksAgain has a low rate, of which a dispatcher with few shards has little.
 func TestAFlowOfATenantThatLagsSoonAsksAgain(t *testing.T) {
 	s := NewScheduler()
-	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 1)}, 1)
+	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, time.Second, 1)}, 1.0/512)
 	g := grantOf(7)
 	for range 30 {
 		g.Rows = 1
-		if s.LimitLagging(begun, []*Grant{g}, 1.0/512); !g.Later.IsZero() {
+		if s.LimitLagging(begun, []*Grant{g}); !g.Later.IsZero() {
 			break
 		}
 		s.ChargeLagging(begun, 7, 1)
@@ -172,7 +172,7 @@ func TestAFlowOfATenantThatLagsSoonAsksAgain(t *testing.T) {
 		t.Errorf("the flow may be claimed after %s, want at most %s", wait, mostLater)
 	}
 	g.Rows = 1
-	if s.LimitLagging(at(2100), []*Grant{g}, 1.0/512); !g.Later.IsZero() {
+	if s.LimitLagging(at(2100), []*Grant{g}); !g.Later.IsZero() {
 		t.Error("the flow waits though the tenant lags no more")
 	}
 }
