@@ -41,9 +41,9 @@
 //
 // # How a listener works
 //
-//	Kafka -> fetcher (per broker) -> delivery table -> queue -> start (BLOCKING)
-//	                                      ^                         |
-//	      offsets <- settled or leased ---|--- result <--- handler (workers)
+//	Kafka -> fetcher (per broker) -> delivery table -> hold -> queue -> start (BLOCKING)
+//	                                      ^                                 |
+//	      offsets <- settled or leased ---|------- result <------- handler (workers)
 //
 // A listener joins the consumer group of its tenant. A pure state machine, the
 // delivery table (table.go), decides what happens to each record. All queues
@@ -52,6 +52,10 @@
 // sent in batches and repeated until they are answered. An offset is committed
 // when its run is settled, or when a row in Postgres will cause another
 // delivery; offsets below it must be done as well.
+//
+// Runs come up to half a second before they are due. The listener holds them until
+// then, by what their records say of the database's clock (hold.go), so its own clock
+// does not matter.
 //
 // A listener hands back a run whose kind has no handler here; the run is
 // delivered again later. So listeners with different handlers can share a

@@ -43,6 +43,7 @@ type engine struct {
 	skipped    []*arrival              // records for Events.Skipped, which is called without the lock
 	limited    bool                    // at least one kind has a limit
 	parked     int                     // entries that wait for a slot of their kind
+	holds      holder                  // entries that are not due
 	late       []late                  // records for Events.PutOff, which is called without the lock
 
 	unanswered  logLimit
@@ -123,7 +124,7 @@ func (g *engine) admit(ctx context.Context) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	full := func() bool {
-		return g.table.pending-g.parked-g.unansweredEntries >= g.ahead(queueAhead)+g.l.cfg.Workers || g.table.pending >= g.l.cfg.MaxPending ||
+		return g.table.pending-g.parked-g.holds.held-g.unansweredEntries >= g.ahead(queueAhead)+g.l.cfg.Workers || g.table.pending >= g.l.cfg.MaxPending ||
 			g.table.bytes >= g.l.cfg.MaxPendingBytes
 	}
 	if !full() {
@@ -167,7 +168,10 @@ func (g *engine) step(decide func(t *table, out []action) []action) {
 func (g *engine) arrive(t *tracker, pub task.Publication, offset int64) {
 	handled := g.l.kinds[pub.Kind] != nil
 	g.step(func(tab *table, out []action) []action {
-		return tab.arrive(out, &arrival{pub: pub, handled: handled, at: t.add(offset), times: stages{received: g.since()}})
+		now := g.since()
+		a := &arrival{pub: pub, handled: handled, at: t.add(offset), times: stages{received: now}}
+		a.holdUntil = g.holds.until(&a.pub, now)
+		return tab.arrive(out, a)
 	})
 }
 
@@ -184,9 +188,11 @@ func (g *engine) perform(acts []action) {
 	for _, a := range acts {
 		switch a.verb {
 		case doQueue:
-			a.rec.check = g.wantsCheck(a.entry.next())
-			q := g.queueOf(a.entry)
-			q.rest = append(q.rest, a.entry)
+			if a.rec.holdUntil > 0 {
+				g.hold(a.entry)
+			} else {
+				g.enqueue(a.entry)
+			}
 		case doStart:
 			if a.tries == 0 {
 				g.askedOf(a.rec).n++
@@ -215,6 +221,13 @@ func (g *engine) perform(acts []action) {
 			g.skipped = append(g.skipped, a.rec)
 		}
 	}
+}
+
+// enqueue queues an entry that is due. The caller holds the lock.
+func (g *engine) enqueue(e *entry) {
+	e.rec.check = g.wantsCheck(e.next())
+	q := g.queueOf(e)
+	q.rest = append(q.rest, e)
 }
 
 // pump gives work to free workers, and asks about runs for workers that will soon be free. The caller holds
@@ -433,6 +446,7 @@ func (g *engine) wait() {
 	defer close(g.stopped)
 	g.mu.Lock()
 	g.endSweeps()
+	g.endHolds()
 	for f := range g.executions {
 		f.end(ErrStopping, stopReport)
 	}

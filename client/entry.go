@@ -1,6 +1,8 @@
 package client
 
 import (
+	"time"
+
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/perceptor/perceptor/task"
@@ -72,6 +74,8 @@ type arrival struct {
 	// check: the service is asked, before the handler is called, whether to run
 	// the record, or the waiting one that takes its place.
 	check bool
+	// holdUntil is when the run is due, as by [engine.since]; 0: it was published when it was due.
+	holdUntil time.Duration
 	// times has the stages of the record here, for the history.
 	times stages
 	// report is the span of the report of the result; nil: none.

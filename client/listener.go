@@ -118,7 +118,7 @@ func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 	l.engine = newEngine(l)
 	l.keys = newKeyring(func(ctx context.Context) (*perceptorv1.Delivery, error) {
 		asked := time.Now()
-		d, err := c.runs.GetDelivery(ctx, &perceptorv1.GetDeliveryRequest{})
+		d, err := c.runs.GetDelivery(ctx, &perceptorv1.GetDeliveryRequest{HoldsRuns: true})
 		if err == nil {
 			l.engine.setClock(d.GetNow(), asked) // the first answer may have taken long
 		}
@@ -176,7 +176,7 @@ func (l *Listener) delivery(ctx context.Context) (*perceptorv1.Delivery, error) 
 	for tries := 1; ; tries++ {
 		try, cancel := context.WithTimeout(ctx, tryTimeout)
 		asked := time.Now()
-		d, err := call(try, l.c, "GetDelivery", l.c.runs.GetDelivery, &perceptorv1.GetDeliveryRequest{})
+		d, err := call(try, l.c, "GetDelivery", l.c.runs.GetDelivery, &perceptorv1.GetDeliveryRequest{HoldsRuns: true})
 		cancel()
 		switch {
 		case ctx.Err() != nil:

@@ -225,6 +225,10 @@ func tenantFields(t *perceptorv1.Tenant) []*tenantField {
 			t.KindCaps, ok = readCaps(s)
 			return ok
 		}},
+		{field{Name: "publish_when_due", Label: "Publish when due", Value: strconv.FormatBool(t.PublishWhenDue), Kind: "false,true", Hint: "true: for listeners that do not hold runs which come before they are due"}, func(t *perceptorv1.Tenant, s string) bool {
+			t.PublishWhenDue = s == "true"
+			return s == "true" || s == "false"
+		}},
 		{field{Name: "payload_records", Label: "Payload records", Value: strconv.FormatBool(t.PayloadRecords), Kind: "false,true", Hint: "whether records have the payload of their task as value"}, func(t *perceptorv1.Tenant, s string) bool {
 			t.PayloadRecords = s == "true"
 			return true

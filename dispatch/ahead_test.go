@@ -40,6 +40,7 @@ func TestNobodyIsEarlyWhateverTheAnswersTake(t *testing.T) {
 			return time.Duration(rapid.IntRange(0, most).Draw(rt, name)) * time.Millisecond
 		}
 		window := max(ms(2000, "window"), 2*time.Millisecond)
+		publishAhead := ms(500, "publish ahead")
 		skew := ms(7_200_000, "skew") - time.Hour
 		delays := rapid.SliceOfN(rapid.IntRange(0, 150), 2, 20).Draw(rt, "delays")
 		tasks := rapid.SliceOfN(rapid.IntRange(-500, 3000), 1, 40).Draw(rt, "due")
@@ -59,7 +60,7 @@ func TestNobodyIsEarlyWhateverTheAnswersTake(t *testing.T) {
 				}
 				w.store.add(id(task.Shard(i*7%64), int64(i+1)), 1, time.Duration(d)*time.Millisecond, interval)
 			}
-			m := w.start("a", ahead(window))
+			m := w.start("a", func(c *Config, _ *Events) { c.ClaimAhead, c.PublishAhead, c.Holds = window, publishAhead, held })
 			for s := range task.Shard(64) {
 				m.tryAcquire([]task.Shard{s})
 			}
@@ -67,7 +68,10 @@ func TestNobodyIsEarlyWhateverTheAnswersTake(t *testing.T) {
 			m.cancel()
 			m.ended()
 			if early := w.kafka.earlyRuns(); len(early) > 0 {
-				panic("published before their instant")
+				panic("handled before their instant")
+			}
+			if by := w.kafka.furthest(1); by > publishAhead {
+				panic("published too far ahead")
 			}
 			if total := w.kafka.total(); total < len(tasks) {
 				panic("some runs were not published")
@@ -104,6 +108,60 @@ func TestWhatIsClaimedAheadComesOnTimeInOneCallForAllDatabases(t *testing.T) {
 			t.Errorf("highest lateness = %s", late)
 		}
 		time.Sleep(time.Second)
+		m.stop()
+		w.checkSettled()
+	})
+}
+
+// held says that listeners hold runs.
+func held(int32) bool { return true }
+
+func TestNothingIsPublishedAheadForListenersThatDoNotHoldIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		holding := func(tenant int32) bool { return tenant == 2 }
+		m := w.start("a", func(c *Config, _ *Events) {
+			c.ClaimAhead, c.PublishAhead, c.Holds = 400*time.Millisecond, 50*time.Millisecond, holding
+		})
+		for n := range int64(100) {
+			w.store.add(id(0, n+1), 1+int32(n%2), time.Second+time.Duration(n*7)*time.Millisecond, 0)
+		}
+		m.acquire(0)
+		time.Sleep(3 * time.Second)
+		for tenant, want := range map[int32]bool{1: false, 2: true} {
+			if by := w.kafka.furthest(tenant); by > 0 != want {
+				t.Errorf("runs of tenant %d were published up to %s ahead", tenant, by)
+			}
+		}
+		if n := w.kafka.total(); n != 100 {
+			t.Errorf("%d runs were published, want 100", n)
+		}
+		m.stop()
+		w.checkSettled()
+	})
+}
+
+// TestFewCallsCarryWhatListenersHold: runs that are due at a thousand instants of two seconds come in one call for each slice,
+// and none is late.
+func TestFewCallsCarryWhatListenersHold(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		const publishAhead, runs = 50 * time.Millisecond, 1000
+		m := w.start("a", func(c *Config, _ *Events) { c.ClaimAhead, c.PublishAhead, c.Holds = 400*time.Millisecond, publishAhead, held })
+		for n := range int64(runs) {
+			w.store.add(id(task.Shard(n%512), n+1), 1, time.Second+time.Duration(n*2)*time.Millisecond, 0)
+		}
+		for s := range task.Shard(task.Shards) {
+			m.acquire(s)
+		}
+		time.Sleep(4 * time.Second)
+		if calls, most := w.kafka.callCount(), int(2*time.Second/(publishAhead*4/5))+2; w.kafka.total() != runs || calls > most {
+			t.Errorf("%d runs in %d calls, want %d in at most %d", w.kafka.total(), calls, runs, most)
+		}
+		if by, late := w.kafka.furthest(1), w.kafka.latest(); by > publishAhead || late > 0 {
+			t.Errorf("published up to %s ahead and up to %s late, want at most %s and 0", by, late, publishAhead)
+		}
+		if l := m.Lateness(); l.Foreground.Late != 0 {
+			t.Errorf("the foreground is %s late by its own measure, want 0", l.Foreground.Late)
+		}
 		m.stop()
 		w.checkSettled()
 	})

@@ -149,6 +149,13 @@ type Config struct {
 	// to eightfold when calls take long, but only to twice for the foreground while a tenant
 	// is backlogged. After a pause the first call begins immediately.
 	PublishEvery time.Duration
+	// PublishAhead is how long before they are due records that were claimed ahead may be published, if
+	// the listeners of their tenants hold them until then. So calls are few, and no run waits for
+	// others. It is at most half a second; the default is 0: records are published when they are due.
+	PublishAhead time.Duration
+	// Holds reports whether all listeners of a tenant hold runs. It is called with a lock and answers from
+	// memory. The default is that none do.
+	Holds func(tenant int32) bool
 	// PublishConcurrency bounds the concurrent calls for healthy tenants, and separately
 	// those for failing tenants. The default is 4.
 	PublishConcurrency int
@@ -210,6 +217,9 @@ func (c Config) withDefaults() Config {
 	or(&c.AcknowledgeAfter, 500*time.Millisecond)
 	or(&c.ReleaseTimeout, 3*time.Second)
 	c.MaxRows = min(c.MaxRows, max(c.MaxRecords/8, 1))
+	if c.Holds == nil {
+		c.Holds = func(int32) bool { return false }
+	}
 	if c.Lost == nil {
 		c.Lost = func([]task.Shard) {}
 	}
@@ -218,6 +228,9 @@ func (c Config) withDefaults() Config {
 
 // maxAhead bounds ClaimAhead. A crash may delay due runs by that time.
 const maxAhead = 2 * time.Second
+
+// maxPublishAhead bounds PublishAhead. Listeners hold no record for longer than a second.
+const maxPublishAhead = 500 * time.Millisecond
 
 func or[T comparable](field *T, value T) {
 	var zero T
@@ -238,6 +251,7 @@ func (c Config) Validate() error {
 	check(c.Owner.Name != "", "owner name is missing")
 	check(c.ClaimShare > 0 && c.ClaimShare <= 16, "claim_share %v is not between 0 and 16", c.ClaimShare)
 	check(c.ClaimAhead >= 0 && c.ClaimAhead <= maxAhead, "claim_ahead %s is not between 0 and %s", c.ClaimAhead, maxAhead)
+	check(c.PublishAhead >= 0 && c.PublishAhead <= maxPublishAhead, "publish_ahead %s is not between 0 and %s", c.PublishAhead, maxPublishAhead)
 	check(c.MinTick >= time.Millisecond, "min_tick %s is below 1ms", c.MinTick)
 	check(c.MaxTick >= c.MinTick, "max_tick %s is below min_tick %s", c.MaxTick, c.MinTick)
 	check(c.PeekEvery >= c.MinTick, "peek_every %s is below min_tick %s", c.PeekEvery, c.MinTick)

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A delayQueue keeps the records of all databases that were claimed ahead until they are
-// due. It is one sequence of time slices, so that records which are due at nearly the same
-// time go into the same call. It is pure; the pipeline guards it.
+// A delayQueue keeps the records of all databases that were claimed ahead until they are to be published: when they
+// are due, or a little before if their listeners hold them. It is one sequence of time slices, so that records whose time
+// comes at nearly the same instant go into the same call. It is pure; the pipeline guards it.
 //
 // Our own monotonic clock says when a record is due: the time that the database's clock
 // still had to advance, counted from the arrival of the answer that reported it (see
@@ -22,8 +22,8 @@ type delayQueue struct {
 	records int
 }
 
-// A timeSlice holds the records to release at the instant zero + number*slice. They are due
-// at that instant or less than a slice before it.
+// A timeSlice holds the records to release at the instant zero + number*slice. Their time is
+// that instant or less than a slice before it.
 type timeSlice struct {
 	number  int64
 	records []*record
@@ -31,9 +31,9 @@ type timeSlice struct {
 
 func (s *delayQueue) at(number int64) time.Time { return s.zero.Add(time.Duration(number) * s.slice) }
 
-// put adds the record, to be kept until it is due.
-func (s *delayQueue) put(r *record) {
-	number := int64((r.dueAt.Sub(s.zero) + s.slice - 1) / s.slice)
+// put adds the record, to be kept until the instant until.
+func (s *delayQueue) put(r *record, until time.Time) {
+	number := int64((until.Sub(s.zero) + s.slice - 1) / s.slice)
 	i, found := slices.BinarySearchFunc(s.slices, number, func(t timeSlice, n int64) int { return int(t.number - n) })
 	if !found {
 		s.slices = slices.Insert(s.slices, i, timeSlice{number: number})

@@ -15,7 +15,8 @@ func TestDelayQueueHandsOutNothingEarlyAndNothingLaterThanASlice(t *testing.T) {
 		s := delayQueue{slice: slice, zero: begun}
 		due := rapid.SliceOfN(rapid.IntRange(1, 2_000_000), 1, 50).Draw(rt, "due µs")
 		for _, d := range due {
-			s.put(&record{dueAt: begun.Add(time.Duration(d) * time.Microsecond)})
+			at := begun.Add(time.Duration(d) * time.Microsecond)
+			s.put(&record{dueAt: at}, at)
 		}
 		out := 0
 		for next := s.next(); !next.IsZero(); next = s.next() {
@@ -37,6 +38,23 @@ func TestDelayQueueHandsOutNothingEarlyAndNothingLaterThanASlice(t *testing.T) {
 	})
 }
 
+func TestAWindowIsPublishedInTimeForAllOfItAndNotTooEarly(t *testing.T) {
+	const slice = 10 * time.Millisecond
+	rapid.Check(t, func(rt *rapid.T) {
+		ahead := time.Duration(rapid.IntRange(0, 500).Draw(rt, "ahead ms")) * time.Millisecond
+		p := newBatchWindow(ahead, slice, begun)
+		s := delayQueue{slice: slice, zero: p.zero}
+		r := &record{dueAt: begun.Add(time.Duration(rapid.IntRange(1_000_000, 2_000_000).Draw(rt, "due µs")) * time.Microsecond)}
+		s.put(r, p.publishAt(r.dueAt))
+		switch by := r.dueAt.Sub(s.next()); {
+		case p.length == 0 && (by > 0 || by <= -slice):
+			rt.Fatalf("a record that is not published ahead is published %s ahead", by)
+		case p.length > 0 && (by > ahead || by < 0):
+			rt.Fatalf("published %s ahead, want at most %s and not late", by, ahead)
+		}
+	})
+}
+
 func TestDelayQueueRemovesWhatMatches(t *testing.T) {
 	s := delayQueue{slice: 10 * time.Millisecond, zero: begun}
 	gone := &part{}
@@ -45,7 +63,7 @@ func TestDelayQueueRemovesWhatMatches(t *testing.T) {
 		if i != 3 {
 			r.part = gone
 		}
-		s.put(r)
+		s.put(r, r.dueAt)
 	}
 	removed := s.remove(func(r *record) bool { return r.part == gone })
 	if len(removed) != 19 || s.records != 1 || len(s.slices) != 1 || !s.next().Equal(at(10)) {
@@ -62,7 +80,7 @@ func TestWhatTheSetClockHasShownIsNotDelayedAnyLonger(t *testing.T) {
 		{part: &part{database: other}, pub: task.Publication{Tenant: 7, ScheduledAt: db(100)}},
 	} {
 		r.dueAt = at(3_600_000)
-		c.delayed.put(r)
+		c.delayed.put(r, r.dueAt)
 	}
 	c.comeDue(b, db(100))
 	if queue := c.topics[7].queue; len(queue) != 1 || queue[0].part.database != b || queue[0].pub.ScheduledAt != db(100) || c.delayed.records != 2 {

@@ -206,7 +206,7 @@ func (d *Dispatcher) confirmed(now time.Time, records []*record) {
 	d.settle(now, records)
 	late := make([]time.Duration, len(records))
 	for i, r := range records {
-		late[i] = now.Add(offset[r.part.database]).Sub(r.pub.ScheduledAt.Time())
+		late[i] = max(now.Add(offset[r.part.database]).Sub(r.pub.ScheduledAt.Time()), 0) // it may be published ahead
 		d.events.Published(&r.pub, late[i])
 		if r.background {
 			d.events.PublishedBackground(&r.pub, late[i])

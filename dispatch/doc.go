@@ -58,6 +58,10 @@
 // that wait for a result or a retry are not claimed ahead. Peeks find them, and they are
 // claimed when they are due.
 //
+// If all listeners of a tenant hold runs ([Config.Holds]), its records are published ahead, too: those of a [batchWindow]
+// in one call, so few calls carry many records. A record says when it was published, by the bound of the database's clock, and
+// its listener holds the run for as long as it was early. docs/adr/0056-published-ahead.md has the reasons.
+//
 // The [pipeline] carries records of all databases to Kafka. Healthy tenants share calls. A
 // tenant whose topic fails gets calls of its own until it recovers, so it never delays the
 // others. If the failure lasts, its circuit breaker opens. Then the foreground excludes the
@@ -109,7 +113,7 @@
 //
 // The deciding parts are pure and have no clock: the planner (plan.go, learn.go, peek.go),
 // the owned shards and their outbox parts (owned.go), readings of the database's clock
-// (clock.go), the delay queue (delayqueue.go), the topic queues with their breakers
+// (clock.go), the delay queue and what is published ahead (delayqueue.go, batchwindow.go), the topic queues with their breakers
 // (topicqueue.go), the results of a call (results.go), and package fair.
 //
 // Each of them has one owner with the lock: planning.go, tracker.go, clock.go, pipeline.go

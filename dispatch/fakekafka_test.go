@@ -18,10 +18,12 @@ type fakeKafka struct {
 	ping func() error
 	// delay, if set, blocks for the duration of a call with that number of records.
 	delay func(ctx context.Context, records int)
-	// clock is the database's clock. early are the runs that were published before their
-	// instant, and late is the highest lateness of any run.
+	// clock is the database's clock. early are the runs whose listeners would call their handlers before
+	// their instant, if the records arrived at once. ahead is how long before its instant a run of a tenant was published at
+	// most, and late is the highest lateness of any run.
 	clock func() task.Instant
 	early []task.RunID
+	ahead map[int32]time.Duration
 	late  time.Duration
 
 	mu     sync.Mutex
@@ -33,7 +35,7 @@ type fakeKafka struct {
 
 func newFakeKafka() *fakeKafka {
 	return &fakeKafka{
-		stored: map[task.RunID]int{}, wait: 2 * time.Millisecond,
+		stored: map[task.RunID]int{}, ahead: map[int32]time.Duration{}, wait: 2 * time.Millisecond,
 		clock: func() task.Instant { return task.At(time.Now()) },
 	}
 }
@@ -46,7 +48,8 @@ func (k *fakeKafka) Publish(ctx context.Context, pubs []task.Publication, settle
 	now := k.clock()
 	for i := range pubs {
 		k.late = max(k.late, now.Sub(pubs[i].ScheduledAt))
-		if now < pubs[i].ScheduledAt {
+		k.ahead[pubs[i].Tenant] = max(k.ahead[pubs[i].Tenant], pubs[i].ScheduledAt.Sub(now))
+		if now.Add(heldFor(&pubs[i])) < pubs[i].ScheduledAt {
 			k.early = append(k.early, pubs[i].RunID())
 		}
 	}
@@ -76,6 +79,14 @@ func (k *fakeKafka) Publish(ctx context.Context, pubs []task.Publication, settle
 		})
 	}
 	records.Wait()
+}
+
+// heldFor returns how long a listener holds a run.
+func heldFor(p *task.Publication) time.Duration {
+	if p.PublishedAt == 0 {
+		return 0
+	}
+	return max(p.ScheduledAt.Sub(p.PublishedAt), 0)
 }
 
 func (k *fakeKafka) Ping(context.Context) error {
@@ -111,6 +122,13 @@ func (k *fakeKafka) earlyRuns() []task.RunID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.early)
+}
+
+// furthest returns how long before its instant a run of a tenant was published at most.
+func (k *fakeKafka) furthest(tenant int32) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.ahead[tenant]
 }
 
 func (k *fakeKafka) latest() time.Duration {

@@ -28,7 +28,7 @@ type record struct {
 	size int
 	// clock is a reading of the database's clock, for the instant of the publication.
 	clock reading
-	// dueAt is when the record may be published, or zero if it may be published immediately.
+	// dueAt is when the clock has surely reached the record's instant, or zero if it has already.
 	dueAt time.Time
 	// since is when the record's row can have begun to wait for its claim, or zero if that is not known,
 	// as for rows of backlogs.
@@ -47,11 +47,15 @@ func newRecord(p *task.Publication, of *part) *record {
 	return &record{pub: *p, part: of, size: recordOverhead + len(p.Kind) + len(p.Params)}
 }
 
-// publication returns what is published at now: the delivery with its place in the history.
+// publication returns what is published at now: the delivery with its place in the history. What is published before
+// it is due says so: its listener counts from the time of the publication.
 func (r *record) publication(now time.Time, dispatcher string) task.Publication {
 	p := r.pub
 	if p.Dispatcher = dispatcher; !r.clock.at.IsZero() {
-		p.PublishedAt = max(r.clock.least(now), p.ClaimedAt)
+		p.PublishedAt = r.clock.least(now)
+		if !r.dueAt.After(now) {
+			p.PublishedAt = max(p.PublishedAt, p.ClaimedAt)
+		}
 	}
 	return p
 }

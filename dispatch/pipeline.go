@@ -35,8 +35,9 @@ type pipeline struct {
 
 	mu     sync.Mutex
 	topics map[int32]*topicQueue
-	// delayed holds the records that are not due.
+	// delayed holds the records that are not to be published yet.
 	delayed delayQueue
+	ahead   batchWindow
 	// records and bytes count all unacknowledged records, including those in calls and those
 	// that are not due.
 	records, bytes int
@@ -53,9 +54,11 @@ type pipeline struct {
 }
 
 func newPipeline(e *env, publisher Publisher, backlogged func() []int32, s settler) *pipeline {
+	slice := slicesOf * e.cfg.PublishEvery
+	ahead := newBatchWindow(e.cfg.PublishAhead, slice, time.Now())
 	return &pipeline{
 		env: e, signal: newSignal(), publisher: publisher, backlogged: backlogged, settler: s,
-		topics: make(map[int32]*topicQueue), delayed: delayQueue{slice: slicesOf * e.cfg.PublishEvery, zero: time.Now()},
+		topics: make(map[int32]*topicQueue), delayed: delayQueue{slice: slice, zero: ahead.zero}, ahead: ahead,
 	}
 }
 
@@ -64,7 +67,7 @@ func newPipeline(e *env, publisher Publisher, backlogged func() []int32, s settl
 // interval.
 const slicesOf = 2
 
-// submit queues records to be published when they are due.
+// submit queues records to be published when they are due, or soon before.
 func (p *pipeline) submit(records []*record) {
 	if len(records) == 0 {
 		return
@@ -81,8 +84,8 @@ func (p *pipeline) submit(records []*record) {
 			p.topics[r.pub.Tenant] = l
 		}
 		p.count(l, r, 1)
-		if r.dueAt.After(now) {
-			p.delayed.put(r)
+		if until := p.publishAt(r); until.After(now) {
+			p.delayed.put(r, until)
 			continue
 		}
 		l.queue = append(l.queue, r)
@@ -91,7 +94,15 @@ func (p *pipeline) submit(records []*record) {
 	p.wake()
 }
 
-// release queues the records that have become due. p.mu is held.
+// publishAt returns when to publish a record.
+func (p *pipeline) publishAt(r *record) time.Time {
+	if p.ahead.length > 0 && !r.dueAt.IsZero() && p.cfg.Holds(r.pub.Tenant) {
+		return p.ahead.publishAt(r.dueAt)
+	}
+	return r.dueAt
+}
+
+// release queues the records whose time to be published has come. p.mu is held.
 func (p *pipeline) release(now time.Time) {
 	for _, r := range p.delayed.takeDue(now) {
 		l := p.topics[r.pub.Tenant]
@@ -112,7 +123,7 @@ func (p *pipeline) comeDue(database int, shown task.Instant) {
 	p.wake()
 }
 
-// withdrawDelayed removes and returns the records of the shards that are not due.
+// withdrawDelayed removes and returns the delayed records of the shards.
 func (p *pipeline) withdrawDelayed(database int, shards []task.Ownership) []*record {
 	p.mu.Lock()
 	p.release(time.Now())

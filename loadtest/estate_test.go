@@ -39,7 +39,7 @@ func (c *deletedTenant) configure() {
 func (g *guest) estate() (e estate) {
 	g.t.Helper()
 	err := g.stack.As(g.t.Context(), g.token, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-		if e.delivery, err = perceptorv1.NewRunServiceClient(conn).GetDelivery(ctx, &perceptorv1.GetDeliveryRequest{}); err != nil {
+		if e.delivery, err = perceptorv1.NewRunServiceClient(conn).GetDelivery(ctx, &perceptorv1.GetDeliveryRequest{HoldsRuns: true}); err != nil {
 			return err
 		}
 		log, err := perceptorv1.NewAuditServiceClient(conn).ListTenantAuditEvents(ctx, &perceptorv1.ListTenantAuditEventsRequest{})

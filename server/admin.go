@@ -89,6 +89,9 @@ func newTenant(t *perceptorv1.Tenant) (Tenant, []task.Fault) {
 	r.tenantName("name", t.Name)
 	tenant, faults := tenantSettings(t)
 	tenant.Name = t.Name
+	if tenant.Rates.Ahead = (task.Ahead{}); !t.PublishWhenDue {
+		tenant.Rates.Ahead.From = task.At(time.Now()) // it has no listeners yet
+	}
 	return tenant, under("tenant", append(r.faults, faults...))
 }
 
@@ -204,6 +207,7 @@ func tenantReply(t Tenant) *perceptorv1.Tenant {
 		AddRate:          t.Rates.AddRate,
 		MaxBacklog:       t.Rates.MaxBacklog,
 		PayloadRecords:   t.Rates.PayloadRecords,
+		PublishWhenDue:   !t.Rates.Ahead.On(),
 		Paused:           t.Rates.Paused,
 		PausedKinds:      t.Rates.PausedKinds,
 		KindCaps:         t.Rates.KindCaps,

@@ -12,7 +12,7 @@ import (
 // rateFields are the fields of a tenant that are stored with its rates.
 var rateFields = func() []string {
 	fields := []string{"dispatch_rate", "dispatch_burst", "weight", "add_rate", "max_backlog", "paused", "paused_kinds", "kind_caps",
-		"history_slow_after", "history_sample", "payload_records"}
+		"history_slow_after", "history_sample", "payload_records", "publish_when_due"}
 	for _, f := range quotaFields {
 		fields = append(fields, f.quota.String())
 	}
@@ -58,11 +58,19 @@ func (r *reader) rates(t *perceptorv1.Tenant) task.Rates {
 		DispatchRate: t.DispatchRate, DispatchBurst: t.DispatchBurst, Weight: t.Weight, AddRate: t.AddRate,
 		MaxBacklog: t.MaxBacklog, Paused: t.Paused, PausedKinds: slices.Clone(t.PausedKinds), KindCaps: t.KindCaps,
 		Quotas: quotas, HistorySlowMs: slow.Milliseconds(), HistorySample: t.HistorySample,
-		PayloadRecords: t.PayloadRecords,
+		PayloadRecords: t.PayloadRecords, Ahead: aheadOf(t, task.At(time.Now())),
 	}
 	slices.Sort(rates.PausedKinds)
 	rates.PausedKinds = slices.Compact(rates.PausedKinds)
 	return rates
+}
+
+// aheadOf reads when runs are to be published ahead.
+func aheadOf(t *perceptorv1.Tenant, now task.Instant) task.Ahead {
+	if t.PublishWhenDue {
+		return task.EndAhead(now)
+	}
+	return task.StartAhead(now)
 }
 
 // tenantQuotas checks the quotas of a tenant. It returns those of [task.Rates.Quotas].
@@ -142,6 +150,8 @@ func changeRates(c *task.RatesChange, field string, to *task.Rates) bool {
 		c.HistorySample = &to.HistorySample
 	case "payload_records":
 		c.PayloadRecords = &to.PayloadRecords
+	case "publish_when_due":
+		c.Ahead = &to.Ahead
 	default:
 		return changeQuota(c, field, to)
 	}

@@ -142,10 +142,15 @@ func (s *runService) ReportResults(ctx context.Context, r *perceptorv1.ReportRes
 // leastIdle is the idle part of a listener's time, in percent, from which on its runs do not wait for its handlers.
 const leastIdle = 20
 
-func (s *runService) GetDelivery(ctx context.Context, _ *perceptorv1.GetDeliveryRequest) (*perceptorv1.Delivery, error) {
+func (s *runService) GetDelivery(ctx context.Context, r *perceptorv1.GetDeliveryRequest) (*perceptorv1.Delivery, error) {
 	tenant := tenantOf(ctx)
-	d := s.delivery(*tenant)
 	now := time.Now()
+	if !r.HoldsRuns && tenant.Rates.Ahead.Binds(task.At(now)) {
+		return nil, task.Errorf(task.ReasonHoldNeeded,
+			"runs of tenant %s are published before they are due, and this listener does not hold them until then: it needs a newer SDK, or the tenant needs publish_when_due (perceptorctl tenant update %s --publish-when-due)",
+			tenant.Name, tenant.Name)
+	}
+	d := s.delivery(*tenant)
 	keys, login := recordKeys(d.Keys, task.At(now))
 	return &perceptorv1.Delivery{
 		Tenant: tenant.Name, Topic: d.Topic, Group: d.Group, Brokers: d.Brokers, Now: timestamppb.New(now),

@@ -43,6 +43,8 @@ type Rates struct {
 	// PayloadRecords is true if the records of tasks with a payload have the payload as their
 	// value.
 	PayloadRecords bool `json:"payload_records,omitempty"`
+	// Ahead says when runs may be published before they are due.
+	Ahead Ahead `json:"ahead,omitzero"`
 	// PausedKinds are the kinds whose new runs are not claimed, in ascending order.
 	PausedKinds []string `json:"paused_kinds,omitempty"`
 	// KindCaps are the most runs of a kind that may be open at once.
@@ -84,6 +86,7 @@ type RatesChange struct {
 	HistorySample    *int32
 	Paused, Deleting *bool
 	PayloadRecords   *bool
+	Ahead            *Ahead
 	PausedKinds      *[]string
 	KindCaps         *map[string]int32
 	// PauseKind, if not empty, is added to PausedKinds. ResumeKind, if not empty, is
@@ -105,6 +108,9 @@ func (c *RatesChange) Apply(r *Rates) {
 	set(&r.HistorySlowMs, c.HistorySlowMs)
 	set(&r.HistorySample, c.HistorySample)
 	set(&r.PayloadRecords, c.PayloadRecords)
+	if c.Ahead != nil {
+		r.Ahead = r.Ahead.changed(*c.Ahead)
+	}
 	set(&r.Paused, c.Paused)
 	set(&r.Deleting, c.Deleting)
 	if r.Deleting {

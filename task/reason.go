@@ -76,6 +76,7 @@ const (
 	ReasonQuotaAddRate       ErrorReason = "QUOTA_ADD_RATE"
 	ReasonQuotaMaxBacklog    ErrorReason = "QUOTA_MAX_BACKLOG"
 	ReasonTenantBusy         ErrorReason = "TENANT_BUSY"
+	ReasonHoldNeeded         ErrorReason = "HOLD_NEEDED"
 	ReasonTooManyChanges     ErrorReason = "TOO_MANY_CHANGES"
 	ReasonTooManyUnknownRuns ErrorReason = "TOO_MANY_UNKNOWN_RUNS"
 	ReasonQuotaReadRate      ErrorReason = "QUOTA_READ_RATE"
@@ -136,7 +137,7 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 		AlreadyExists: {ReasonRequestIDReused, ReasonKeyReused, ReasonTenantExists, ReasonCalendarExists},
 		FailedPrecondition: {ReasonTaskFinished, ReasonTaskNotFinished, ReasonTaskNotScheduled, ReasonTaskStarted, ReasonRunOpen,
 			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonTooManyKeys, ReasonTokenEnded, ReasonTooManyTokens, ReasonNoAssignment,
-			ReasonNoVirtualClock, ReasonClockStuck, ReasonImportNotOpen, ReasonImportIncomplete, ReasonStorageTooSmall},
+			ReasonNoVirtualClock, ReasonClockStuck, ReasonHoldNeeded, ReasonImportNotOpen, ReasonImportIncomplete, ReasonStorageTooSmall},
 		ResourceExhausted: {ReasonTooManyOperations, ReasonTooManyImports, ReasonStorageLow, ReasonTooManyCalendars, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonQuotaReadRate, ReasonQuotaUpdateRate,
 			ReasonQuotaPreviewRate, ReasonQuotaRunRate, ReasonQuotaByteRate, ReasonQuotaCalls, ReasonQuotaConnections, ReasonDatabaseBusy,
 			ReasonTenantBusy, ReasonTooManyChanges, ReasonTooManyUnknownRuns, ReasonTooManyBadTokens},

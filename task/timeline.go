@@ -42,13 +42,13 @@ func (t *Timeline) Slow(now Instant, waited, bound time.Duration) bool {
 	return t.ScheduledAt > 0 && now.Sub(t.ScheduledAt)-waited-t.BegunAgo > bound
 }
 
-// Waited returns how long a record has waited from its publication until its handler was called, when the
-// database's clock shows now and ours at. ok is false if that is not known.
+// Waited returns how long a record has waited from its publication, or from its instant if it was published before
+// that, until its handler was called, when the database's clock shows now and ours at. ok is false if that is not known.
 func (t *Timeline) Waited(now Instant, at time.Time) (wait time.Duration, ok bool) {
 	if t == nil || t.PublishedAt == 0 || t.BegunAgo == 0 {
 		return 0, false
 	}
-	return now.Sub(t.PublishedAt) - at.Sub(t.Arrived) - t.BegunAgo, true
+	return now.Sub(max(t.PublishedAt, t.ScheduledAt)) - at.Sub(t.Arrived) - t.BegunAgo, true
 }
 
 // Stages are the instants of a [Timeline] by the database's clock. Stages that are not known

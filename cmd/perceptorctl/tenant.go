@@ -31,6 +31,7 @@ type tenantSettings struct {
 	slowAfter time.Duration
 	sample    int32
 	payloads  bool
+	whenDue   bool
 	rates     rateSettings
 }
 
@@ -44,6 +45,7 @@ func (s *tenantSettings) flags(cmd *cobra.Command) {
 	completes(cmd, "history", histories...)
 	duration.Var(cmd.Flags(), &s.slowAfter, "history-slow-after", 0, "how late, or how long, a run must be to be recorded as slow (default 5s)")
 	cmd.Flags().Int32Var(&s.sample, "history-sample", 0, "with sampled, record the success of one in so many runs (default 100)")
+	cmd.Flags().BoolVar(&s.whenDue, "publish-when-due", false, "publish runs when they are due, not shortly before; needed while some listener does not hold runs until they are due")
 	cmd.Flags().BoolVar(&s.payloads, "payload-records", false, "records of tasks with a payload have the payload as their value, for consumers that know only CloudEvents")
 	s.rates.flags(cmd)
 }
@@ -68,6 +70,9 @@ func (s *tenantSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields
 	}
 	if cmd.Flags().Changed("history-sample") {
 		t.HistorySample, fields = s.sample, append(fields, "history_sample")
+	}
+	if cmd.Flags().Changed("publish-when-due") {
+		t.PublishWhenDue, fields = s.whenDue, append(fields, "publish_when_due")
 	}
 	if cmd.Flags().Changed("payload-records") {
 		t.PayloadRecords, fields = s.payloads, append(fields, "payload_records")
@@ -229,13 +234,13 @@ func (c *ctl) tenantList() *cobra.Command {
 func tenantTable(tenants ...*perceptorv1.Tenant) *table {
 	t := &table{narrow: 7, head: []string{
 		"NAME", "TOPIC", "MAX PARAMS", "RETENTION", "HISTORY", "RATES", "CREATED",
-		"PAUSED", "PAUSED KINDS", "SLOW AFTER", "SAMPLE", "MAX BACKLOG", "READS/S", "UPDATES/S", "PREVIEWS/S", "RUNS/S", "PAYLOAD RECORDS",
+		"PAUSED", "PAUSED KINDS", "SLOW AFTER", "SAMPLE", "MAX BACKLOG", "READS/S", "UPDATES/S", "PREVIEWS/S", "RUNS/S", "PAYLOAD RECORDS", "PUBLISH WHEN DUE",
 	}}
 	for _, x := range tenants {
 		t.add(x.Name, x.Topic, strconv.Itoa(int(x.MaxParamsBytes)), durationCell(x.DefaultRetention), x.History.String(), ratesCell(x), timeCell(x.CreateTime),
 			strconv.FormatBool(x.Paused), textCell(strings.Join(x.PausedKinds, ", ")), durationCell(x.HistorySlowAfter), strconv.Itoa(int(x.HistorySample)),
 			strconv.FormatInt(x.MaxBacklog, 10), strconv.Itoa(int(x.ReadRate)), strconv.Itoa(int(x.UpdateRate)), strconv.Itoa(int(x.PreviewRate)), strconv.Itoa(int(x.RunRate)),
-			strconv.FormatBool(x.PayloadRecords))
+			strconv.FormatBool(x.PayloadRecords), strconv.FormatBool(x.PublishWhenDue))
 	}
 	return t
 }

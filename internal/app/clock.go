@@ -31,7 +31,7 @@ const (
 // byClock adapts the configuration of a dispatcher to its clock.
 func (o *Options) byClock(c dispatch.Config) dispatch.Config {
 	if o.VirtualClock {
-		c.ClaimAhead, c.MinTick, c.AcknowledgeAfter, c.TokenTimeout = 0, clockTick, clockAcknowledge, clockTokens
+		c.ClaimAhead, c.PublishAhead, c.MinTick, c.AcknowledgeAfter, c.TokenTimeout = 0, 0, clockTick, clockAcknowledge, clockTokens
 	}
 	return c
 }

@@ -153,7 +153,7 @@ func (d *Dispatcher) dispatchConfig() (dispatch.Config, error) {
 	}
 	return d.o.byClock(dispatch.Config{
 		Owner:      owner,
-		ClaimAhead: c.Dispatcher.ClaimAhead,
+		ClaimAhead: c.Dispatcher.ClaimAhead, PublishAhead: c.Dispatcher.PublishAhead, Holds: d.names.Holds,
 		ClaimShare: c.Dispatcher.ClaimShare, MinTick: c.Dispatcher.MinTick, MaxTick: c.Dispatcher.MaxTick,
 		PeekEvery: c.Dispatcher.PeekEvery, MaxSleep: c.Dispatcher.MaxSleep,
 		SweepEvery: max(5*time.Second, c.Dispatcher.MaxTick),

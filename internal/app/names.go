@@ -23,7 +23,7 @@ const (
 )
 
 // names caches the names of tenants, which never change, and so their topics; their keys,
-// which are rotated; and the form of their records.
+// which are rotated; the form of their records, and whether their listeners hold runs.
 type names struct {
 	store  *control.Store
 	prefix string
@@ -31,6 +31,8 @@ type names struct {
 
 	mu    sync.RWMutex
 	cache map[int32]*knownTenant
+	// compared is when the last successful comparison with a database began.
+	compared time.Time
 }
 
 // knownTenant is immutable.
@@ -39,6 +41,7 @@ type knownTenant struct {
 	version        int64
 	keys           []signingKey // by their start
 	payloadRecords bool
+	ahead          task.Ahead
 }
 
 type signingKey struct {
@@ -85,7 +88,7 @@ func (n *names) read(ctx context.Context, id int32) (*knownTenant, error) {
 		return nil, err
 	}
 	t := &knownTenant{
-		name: found.Name, topic: delivery.TopicName(n.prefix, id, found.Name), version: found.Version, payloadRecords: found.Rates.PayloadRecords,
+		name: found.Name, topic: delivery.TopicName(n.prefix, id, found.Name), version: found.Version, payloadRecords: found.Rates.PayloadRecords, ahead: found.Rates.Ahead,
 	}
 	for i := range found.Keys {
 		k := &found.Keys[i]
@@ -104,10 +107,28 @@ func (n *names) read(ctx context.Context, id int32) (*knownTenant, error) {
 // known keys are used.
 func (n *names) run(ctx context.Context) error {
 	return every(ctx, namesEvery, func(ctx context.Context) {
+		began, all := time.Now(), true
 		for ids := range slices.Chunk(n.ids(), namesPage) {
-			n.refresh(ctx, ids)
+			all = n.refresh(ctx, ids) && all
+		}
+		if all {
+			n.mu.Lock()
+			n.compared = began
+			n.mu.Unlock()
 		}
 	})
+}
+
+// holdFor is how old what is known of a tenant may be for its runs to be published ahead.
+const holdFor = 10 * time.Second
+
+// Holds reports whether the listeners of a tenant hold runs until they are due. If that is not known for certain they do not.
+func (n *names) Holds(tenant int32) bool {
+	now := time.Now()
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	t := n.cache[tenant]
+	return t != nil && now.Sub(n.compared) < holdFor && t.ahead.Covers(task.At(now))
 }
 
 func (n *names) ids() []int32 {
@@ -120,19 +141,24 @@ func (n *names) ids() []int32 {
 	return ids
 }
 
-func (n *names) refresh(ctx context.Context, ids []int32) {
+// refresh reads those of the tenants that have changed. It reports whether it could.
+func (n *names) refresh(ctx context.Context, ids []int32) (ok bool) {
 	versions, err := n.store.TenantVersions(ctx, ids)
 	if err != nil {
-		return // the checks of readiness report the databases
+		return false // the checks of readiness report the databases
 	}
+	ok = true
 	for _, id := range ids {
 		n.mu.RLock()
 		t := n.cache[id]
 		n.mu.RUnlock()
 		if version, exists := versions[id]; exists && t != nil && t.version != version {
-			_, _ = n.read(ctx, id) // tried again
+			if _, err := n.read(ctx, id); err != nil {
+				ok = false // tried again
+			}
 		}
 	}
+	return ok
 }
 
 // Deleted implements [delivery.Tenants].

@@ -220,6 +220,7 @@ func (c *Dispatcher) validate(v *validator) {
 	v.check(c.ClaimShare > 0 && c.ClaimShare <= 16, "dispatcher.claim_share: %v is not between 0 and 16", c.ClaimShare)
 	v.within("dispatcher.claim_ahead", c.ClaimAhead, 0, 2*time.Second)
 	v.atLeast("dispatcher.grace", c.Grace, 0)
+	v.within("dispatcher.publish_ahead", c.PublishAhead, 0, 500*time.Millisecond)
 	v.atLeast("dispatcher.min_tick", c.MinTick, time.Millisecond)
 	v.atLeast("dispatcher.max_tick", c.MaxTick, c.MinTick)
 	v.atLeast("dispatcher.peek_every", c.PeekEvery, c.MinTick)

@@ -86,7 +86,7 @@ var crossTenantCases = map[string]crossTenant{
 	"RunService.HandBackRuns":  {request: func(x target) proto.Message { return &v1.HandBackRunsRequest{Holder: 7, Attempts: attempt(x.open)} }},
 	"RunService.CheckRuns":     {request: func(x target) proto.Message { return &v1.CheckRunsRequest{Attempts: attempt(x.open)} }},
 	"RunService.ReportResults": {request: func(x target) proto.Message { return result(x.open, v1.RunResult_SUCCESS) }},
-	"RunService.GetDelivery":   {request: func(target) proto.Message { return &v1.GetDeliveryRequest{} }},
+	"RunService.GetDelivery":   {request: func(target) proto.Message { return &v1.GetDeliveryRequest{HoldsRuns: true} }},
 
 	"DeadLetterService.ListDeadRuns":  {request: func(target) proto.Message { return &v1.ListDeadRunsRequest{} }},
 	"DeadLetterService.GetDeadRun":    {request: func(x target) proto.Message { return &v1.GetDeadRunRequest{RunId: deadRun(x)} }},

@@ -254,6 +254,13 @@ type Tenant struct {
 	// value, for consumers that know only CloudEvents; docs/record-format.md.
 	// Listeners read both forms if their programs know payloads. Default: false.
 	PayloadRecords bool `protobuf:"varint,25,opt,name=payload_records,json=payloadRecords,proto3" json:"payload_records,omitempty"`
+	// Whether runs are published when they are due, for listeners that do not hold
+	// them. Without it they are published up to dispatcher.publish_ahead before,
+	// which costs less, and listeners hold them until they are due. Tenants that
+	// were created before there was this field have it set. If it is unset in an
+	// update, listeners that do not hold runs are refused, and runs are published
+	// ahead 90 s later. Default: false.
+	PublishWhenDue bool `protobuf:"varint,26,opt,name=publish_when_due,json=publishWhenDue,proto3" json:"publish_when_due,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -459,6 +466,13 @@ func (x *Tenant) GetHistorySample() int32 {
 func (x *Tenant) GetPayloadRecords() bool {
 	if x != nil {
 		return x.PayloadRecords
+	}
+	return false
+}
+
+func (x *Tenant) GetPublishWhenDue() bool {
+	if x != nil {
+		return x.PublishWhenDue
 	}
 	return false
 }
@@ -754,7 +768,7 @@ type UpdateTenantRequest struct {
 	// The fields to change: max_params_bytes, default_retention, history,
 	// history_slow_after, history_sample,
 	// dispatch_rate, dispatch_burst, weight, add_rate, max_backlog, paused,
-	// paused_kinds, kind_caps, payload_records.
+	// paused_kinds, kind_caps, payload_records, publish_when_due.
 	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,3,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1689,7 +1703,8 @@ var File_perceptor_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
-	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\t\n" +
+	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa7\n" +
+	"\n" +
 	"\x06Tenant\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x12-\n" +
 	"\x10max_params_bytes\x18\x02 \x01(\x05B\x03\xe0A\x01R\x0emaxParamsBytes\x12K\n" +
@@ -1719,7 +1734,8 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\tquota_use\x18\x16 \x03(\v2\x16.perceptor.v1.QuotaUseB\x03\xe0A\x03R\bquotaUse\x12L\n" +
 	"\x12history_slow_after\x18\x17 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x10historySlowAfter\x12*\n" +
 	"\x0ehistory_sample\x18\x18 \x01(\x05B\x03\xe0A\x01R\rhistorySample\x12,\n" +
-	"\x0fpayload_records\x18\x19 \x01(\bB\x03\xe0A\x01R\x0epayloadRecords\x1a;\n" +
+	"\x0fpayload_records\x18\x19 \x01(\bB\x03\xe0A\x01R\x0epayloadRecords\x12-\n" +
+	"\x10publish_when_due\x18\x1a \x01(\bB\x03\xe0A\x01R\x0epublishWhenDue\x1a;\n" +
 	"\rKindCapsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"Z\n" +

@@ -1323,7 +1323,11 @@ func (x *CheckRunsResponse) GetReplies() []*RunReply {
 
 // Request of GetDelivery.
 type GetDeliveryRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether the listener holds runs that come before their scheduled_time until
+	// then; docs/record-format.md. Without it the call fails, with the reason
+	// HOLD_NEEDED, if runs of the tenant are published before they are due.
+	HoldsRuns     bool `protobuf:"varint,1,opt,name=holds_runs,json=holdsRuns,proto3" json:"holds_runs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1356,6 +1360,13 @@ func (x *GetDeliveryRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use GetDeliveryRequest.ProtoReflect.Descriptor instead.
 func (*GetDeliveryRequest) Descriptor() ([]byte, []int) {
 	return file_perceptor_v1_run_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *GetDeliveryRequest) GetHoldsRuns() bool {
+	if x != nil {
+		return x.HoldsRuns
+	}
+	return false
 }
 
 // Where the tenant's runs are published.
@@ -1870,8 +1881,10 @@ const file_perceptor_v1_run_service_proto_rawDesc = "" +
 	"\x10CheckRunsRequest\x126\n" +
 	"\battempts\x18\x01 \x03(\v2\x15.perceptor.v1.AttemptB\x03\xe0A\x02R\battempts\"E\n" +
 	"\x11CheckRunsResponse\x120\n" +
-	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"\x14\n" +
-	"\x12GetDeliveryRequest\"\x80\x02\n" +
+	"\areplies\x18\x01 \x03(\v2\x16.perceptor.v1.RunReplyR\areplies\"8\n" +
+	"\x12GetDeliveryRequest\x12\"\n" +
+	"\n" +
+	"holds_runs\x18\x01 \x01(\bB\x03\xe0A\x01R\tholdsRuns\"\x80\x02\n" +
 	"\bDelivery\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x14\n" +
