@@ -50,6 +50,10 @@ const (
 	lagWindows = 8
 	// leastLag is the wait from which on a tenant lags.
 	leastLag = 500 * time.Millisecond
+	// leastPart is the part of all results, one in so many, from which on a tenant counts. The rows of each tenant that
+	// lags are claimed by claims of their own, so hundreds of small tenants would cost more than their claims, and none of
+	// them is what the others wait for.
+	leastPart = 16
 )
 
 func newLagMeter(tell func([]task.Lag)) *lagMeter {
@@ -99,12 +103,15 @@ func (m *lagMeter) end(now time.Time) (lags []task.Lag) {
 		return nil
 	}
 	m.began = now
+	all := 0.0
 	for t, of := range m.tenants {
-		if of.end(took) {
-			lags = append(lags, task.Lag{Tenant: t, Wait: of.least, PerSecond: of.best()})
+		lagged, best := of.end(took), of.best()
+		if all += best; lagged {
+			lags = append(lags, task.Lag{Tenant: t, Wait: of.least, PerSecond: best})
 		}
 		of.n, of.idle, of.known = 0, 0, false
 	}
+	lags = slices.DeleteFunc(lags, func(l task.Lag) bool { return l.PerSecond*leastPart < all })
 	maps.DeleteFunc(m.tenants, func(_ int32, of *results) bool { return slices.Max(of.perSecond[:]) == 0 })
 	return lags
 }

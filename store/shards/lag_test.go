@@ -75,6 +75,29 @@ func TestATenantLagsWhileAllOfItsRunsWaitForIdleListeners(t *testing.T) {
 	}
 }
 
+// TestManySmallTenantsDoNotLag: their rows are not claimed apart, however long they wait.
+func TestManySmallTenantsDoNotLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const small, large, long = 40, 1, 900 * time.Millisecond
+		w := newLagWorld()
+		for range 30 {
+			for i := range int32(small) {
+				w.report(2+i, true, long)
+			}
+			w.report(large, true, slices.Repeat([]time.Duration{long}, small)...)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if len(w.told) == 0 {
+			t.Fatal("nobody lags, want the large tenant to")
+		}
+		for _, lags := range w.told {
+			if len(lags) != 1 || lags[0].Tenant != large {
+				t.Fatalf("told of %+v, want the large tenant alone", lags)
+			}
+		}
+	})
+}
+
 // TestTheRateOfALagIsTheBestOfTheLastWindows has fewer and fewer results, because the service is full.
 func TestTheRateOfALagIsTheBestOfTheLastWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
