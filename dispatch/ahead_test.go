@@ -145,7 +145,9 @@ func TestNothingIsPublishedAheadForListenersThatDoNotHoldIt(t *testing.T) {
 func TestFewCallsCarryWhatListenersHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		const publishAhead, runs = 50 * time.Millisecond, 1000
-		m := w.start("a", func(c *Config, _ *Events) { c.ClaimAhead, c.PublishAhead, c.Holds = 400*time.Millisecond, publishAhead, held })
+		m := w.start("a", func(c *Config, _ *Events) {
+			c.ClaimAhead, c.PublishAhead, c.Holds = 400*time.Millisecond, publishAhead, held
+		})
 		for n := range int64(runs) {
 			w.store.add(id(task.Shard(n%512), n+1), 1, time.Second+time.Duration(n*2)*time.Millisecond, 0)
 		}

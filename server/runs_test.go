@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"math"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -258,6 +260,47 @@ func TestDeliverySaysWhereTheTenantsRunsAre(t *testing.T) {
 	b.overHTTP("acme-secret", getDelivery, &perceptorv1.GetDeliveryRequest{}, &got)
 	if got.Tenant != "acme" || got.Topic != "perceptor.acme" || got.Group != "listeners.acme" || len(got.Brokers) != 1 {
 		t.Errorf("%v", &got)
+	}
+}
+
+// TestAListenerThatDoesNotHoldRunsIsRefused also checks what an operator can do about it, and that the refusal says so.
+func TestAListenerThatDoesNotHoldRunsIsRefused(t *testing.T) {
+	s := &runService{delivery: func(Tenant) Delivery { return Delivery{} }}
+	ask := func(rates task.Rates, holds bool) error {
+		ctx := context.WithValue(t.Context(), identityKey{}, &Identity{Tenant: Tenant{Name: "acme", Rates: rates}})
+		_, err := s.GetDelivery(ctx, &perceptorv1.GetDeliveryRequest{HoldsRuns: holds})
+		return err
+	}
+	created, faults := newTenant(&perceptorv1.Tenant{Name: "acme"})
+	if len(faults) > 0 || !created.Rates.Ahead.Covers(task.At(time.Now())) || tenantReply(created).PublishWhenDue {
+		t.Fatalf("%+v, %v: a new tenant has no runs that come ahead", created, faults)
+	}
+	if err := ask(created.Rates, true); err != nil {
+		t.Error(err)
+	}
+	var refused *task.Error
+	if err := ask(created.Rates, false); !errors.As(err, &refused) || refused.Reason != task.ReasonHoldNeeded || !strings.Contains(err.Error(), "tenant update acme --publish-when-due") {
+		t.Errorf("a listener that does not hold runs was answered %v", err)
+	}
+	change, faults := tenantChange(&perceptorv1.UpdateTenantRequest{
+		Name: "acme", Tenant: &perceptorv1.Tenant{PublishWhenDue: true}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"publish_when_due"}},
+	})
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	change.Rates.Apply(&created.Rates)
+	if !tenantReply(created).PublishWhenDue || ask(created.Rates, false) == nil {
+		t.Error("want publish_when_due, and refusals until all dispatchers know it")
+	}
+	created.Rates.Ahead.Until = task.At(time.Now().Add(-time.Minute))
+	if err := ask(created.Rates, false); err != nil {
+		t.Errorf("a minute after publish_when_due was set: %v", err)
+	}
+	if without, _ := newTenant(&perceptorv1.Tenant{Name: "acme", PublishWhenDue: true}); without.Rates.Ahead != (task.Ahead{}) {
+		t.Errorf("a tenant that was created with publish_when_due has %+v", without.Rates.Ahead)
+	}
+	if err := ask(task.Rates{}, false); err != nil {
+		t.Errorf("a tenant of before: %v", err)
 	}
 }
 

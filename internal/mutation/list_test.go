@@ -262,4 +262,32 @@ var mutations = []mutation{
 		new:  "if err := f.config.Try(limited, *pending); err != nil && !MUTATED {",
 		pkg:  "./internal/renewal", tests: "TestAChangeIsUsedOnce",
 	},
+	{
+		name: "hold-nothing",
+		in:   "client",
+		old:  "if a.rec.holdUntil > 0 {",
+		new:  "if a.rec.holdUntil > 0 && !MUTATED {",
+		pkg:  "./client", tests: "TestARunThatComesAheadIsHandledWhenItIsDue",
+	},
+	{
+		name: "publish-ahead-to-listeners-that-do-not-hold",
+		in:   "dispatch",
+		old:  "p.cfg.Holds(r.pub.Tenant)",
+		new:  "(MUTATED || p.cfg.Holds(r.pub.Tenant))",
+		pkg:  "./dispatch", tests: "TestNothingIsPublishedAheadForListeners",
+	},
+	{
+		name: "publish-time-that-the-clock-has-not-reached",
+		in:   "dispatch",
+		old:  "if !r.dueAt.After(now) {",
+		new:  "if MUTATED || !r.dueAt.After(now) {",
+		pkg:  "./dispatch", tests: "TestNobodyIsEarlyWhateverTheAnswersTake",
+	},
+	{
+		name: "delivery-to-listeners-that-do-not-hold",
+		in:   "server",
+		old:  "if !r.HoldsRuns && ",
+		new:  "if !MUTATED && !r.HoldsRuns && ",
+		pkg:  "./server", tests: "TestAListenerThatDoesNotHoldRunsIsRefused",
+	},
 }
