@@ -124,7 +124,8 @@ func (g *engine) admit(ctx context.Context) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	full := func() bool {
-		return g.table.pending-g.parked-g.holds.held-g.unansweredEntries >= g.ahead(queueAhead)+g.l.cfg.Workers || g.table.pending >= g.l.cfg.MaxPending ||
+		return g.table.pending-g.parked-g.holds.held-g.unansweredEntries >= g.ahead(queueAhead)+g.l.cfg.Workers ||
+			g.table.pending-g.holds.held >= g.l.cfg.MaxPending || g.holds.held >= mostHeld ||
 			g.table.bytes >= g.l.cfg.MaxPendingBytes
 	}
 	if !full() {

@@ -20,8 +20,11 @@ const (
 	holdTick = 4 * time.Millisecond
 	// longestHold bounds how long a run is held, whatever its record says.
 	longestHold = time.Second
+	// mostHeld bounds the held runs, beside their bytes. They do not count in MaxPending, or a run that is due could wait for
+	// the holds of others.
+	mostHeld = 32768
 	// boundFor is how long a bound is used, at least. A clock that was set back has wrong bounds for up to
-	// twice that time.
+	// three times that.
 	boundFor = time.Second
 	// slowClock says how slow a database's clock may be, compared with ours: by one part in so many. It is twice the
 	// rate by which clocks are adjusted.

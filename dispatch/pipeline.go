@@ -116,6 +116,7 @@ func (p *pipeline) release(now time.Time) {
 func (p *pipeline) comeDue(database int, shown task.Instant) {
 	p.mu.Lock()
 	for _, r := range p.delayed.remove(func(r *record) bool { return r.part.database == database && r.pub.ScheduledAt <= shown }) {
+		r.dueAt = time.Time{} // its listener need not hold it
 		l := p.topics[r.pub.Tenant]
 		l.queue = append(l.queue, r)
 	}

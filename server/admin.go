@@ -23,6 +23,7 @@ type adminService struct {
 	store    Admin
 	settings *settings
 	quotas   *quotas
+	unheld   *unheld
 	log      *slog.Logger
 }
 
@@ -43,6 +44,10 @@ func (s *adminService) UpdateTenant(ctx context.Context, r *perceptorv1.UpdateTe
 	change, faults := tenantChange(r)
 	if len(faults) > 0 {
 		return nil, invalid(faults)
+	}
+	if a := change.Rates.Ahead; a != nil && a.On() && s.unheld.has(r.Name, time.Now()) {
+		return nil, task.Errorf(task.ReasonHoldNeeded,
+			"a listener of tenant %s that does not hold runs has asked for its delivery within the last minute; it would be refused, and keep its partitions without reading them: replace it by one with a newer SDK, then unset publish_when_due", r.Name)
 	}
 	updated, err := s.settings.change(ctx, r.Name, func() (Tenant, error) { return s.store.UpdateTenant(ctx, r.Name, change) })
 	if err != nil {

@@ -24,6 +24,7 @@ type runService struct {
 	traces   traces
 	// unknown bounds the entries about runs that a tenant does not have.
 	unknown *throttle[int32]
+	unheld  *unheld
 }
 
 func (s *runService) StartRuns(ctx context.Context, r *perceptorv1.StartRunsRequest) (*perceptorv1.StartRunsResponse, error) {
@@ -145,10 +146,11 @@ const leastIdle = 20
 func (s *runService) GetDelivery(ctx context.Context, r *perceptorv1.GetDeliveryRequest) (*perceptorv1.Delivery, error) {
 	tenant := tenantOf(ctx)
 	now := time.Now()
-	if !r.HoldsRuns && tenant.Rates.Ahead.Binds(task.At(now)) {
-		return nil, task.Errorf(task.ReasonHoldNeeded,
-			"runs of tenant %s are published before they are due, and this listener does not hold them until then: it needs a newer SDK, or the tenant needs publish_when_due (perceptorctl tenant update %s --publish-when-due)",
-			tenant.Name, tenant.Name)
+	if !r.HoldsRuns {
+		s.unheld.note(tenant.Name, now)
+		if err := mayNotHold(tenant, task.At(now)); err != nil {
+			return nil, err
+		}
 	}
 	d := s.delivery(*tenant)
 	keys, login := recordKeys(d.Keys, task.At(now))

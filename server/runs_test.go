@@ -265,7 +265,7 @@ func TestDeliverySaysWhereTheTenantsRunsAre(t *testing.T) {
 
 // TestAListenerThatDoesNotHoldRunsIsRefused also checks what an operator can do about it, and that the refusal says so.
 func TestAListenerThatDoesNotHoldRunsIsRefused(t *testing.T) {
-	s := &runService{delivery: func(Tenant) Delivery { return Delivery{} }}
+	s := &runService{delivery: func(Tenant) Delivery { return Delivery{} }, unheld: &unheld{}}
 	ask := func(rates task.Rates, holds bool) error {
 		ctx := context.WithValue(t.Context(), identityKey{}, &Identity{Tenant: Tenant{Name: "acme", Rates: rates}})
 		_, err := s.GetDelivery(ctx, &perceptorv1.GetDeliveryRequest{HoldsRuns: holds})
@@ -289,12 +289,19 @@ func TestAListenerThatDoesNotHoldRunsIsRefused(t *testing.T) {
 		t.Fatal(faults)
 	}
 	change.Rates.Apply(&created.Rates)
-	if !tenantReply(created).PublishWhenDue || ask(created.Rates, false) == nil {
-		t.Error("want publish_when_due, and refusals until all dispatchers know it")
+	if err := ask(created.Rates, false); !tenantReply(created).PublishWhenDue || task.CodeOf(err) != task.Unavailable {
+		t.Errorf("publish_when_due: %t, answered %v; want to be asked again until all dispatchers know it", tenantReply(created).PublishWhenDue, err)
 	}
 	created.Rates.Ahead.Until = task.At(time.Now().Add(-time.Minute))
 	if err := ask(created.Rates, false); err != nil {
 		t.Errorf("a minute after publish_when_due was set: %v", err)
+	}
+	admin := &adminService{unheld: s.unheld}
+	_, err := admin.UpdateTenant(t.Context(), &perceptorv1.UpdateTenantRequest{
+		Name: "acme", Tenant: &perceptorv1.Tenant{}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"publish_when_due"}},
+	})
+	if !errors.As(err, &refused) || refused.Reason != task.ReasonHoldNeeded {
+		t.Errorf("publish_when_due was unset beside a listener that does not hold runs: %v", err)
 	}
 	if without, _ := newTenant(&perceptorv1.Tenant{Name: "acme", PublishWhenDue: true}); without.Rates.Ahead != (task.Ahead{}) {
 		t.Errorf("a tenant that was created with publish_when_due has %+v", without.Rates.Ahead)

@@ -122,7 +122,8 @@ type Server struct {
 
 	bearers     *bearers
 	revocations Revocations
-	quotas      *quotas        // nil: none is enforced
+	quotas      *quotas // nil: none is enforced
+	unheld      unheld
 	answers     *budget        // of answers that are being sent
 	imports     *importWriters // nil: no service of imports
 	stopping    chan struct{}
@@ -160,12 +161,12 @@ func New(c Config, d Deps) (*Server, error) {
 	changes, adds := newSettings(), newBackpressure(d.Lateness, d.Processes)
 	err := errors.Join(
 		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, calendars: d.Calendars, backpressure: adds, quotas: s.quotas, tenants: d.Admin, settings: changes, limits: c.Limits, events: g.events, traces: g.traces, maxScan: c.MaxScan, audience: audienceOf(d.Monitoring), audit: &g.auditor}),
-		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, events: g.events, traces: g.traces, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
+		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, unheld: &s.unheld, events: g.events, traces: g.traces, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
 		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead, quotas: s.quotas}),
 		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),
 		s.registerImports(g, &d, adds),
 		g.register(s.grpc, &perceptorv1.CalendarService_ServiceDesc, &calendarService{store: d.Calendars, bulk: d.Bulk, now: d.Tasks.Now}),
-		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, settings: changes, quotas: s.quotas, log: c.Log}),
+		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, settings: changes, quotas: s.quotas, unheld: &s.unheld, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, epochs: d.Epochs, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.ClockService_ServiceDesc, &clockService{clock: d.Clock, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AuditService_ServiceDesc, &auditService{log: d.Audit, admin: d.Admin}),

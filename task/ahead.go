@@ -5,7 +5,7 @@ import "time"
 // Ahead says when the runs of a tenant may be published before they are due. All its listeners must hold runs then: a
 // listener that calls handlers as soon as records come would call them too early. So listeners that do not hold runs are
 // refused, and the times make sure that none of them still reads when the first run comes ahead, or reads before the last one
-// has come. The zero value is never.
+// has come. Processes compare them with their own clocks, which may differ by half a minute. The zero value is never.
 type Ahead struct {
 	// From is when it begins. 0: it does not.
 	From Instant `json:"from,omitempty"`
@@ -14,15 +14,16 @@ type Ahead struct {
 }
 
 const (
-	// aheadAfter is how long a listener may read that was not refused when runs were to be published ahead: 55 s after it
-	// was answered for the last time, and a taskd may answer by what it has known for 5 s.
-	aheadAfter = 90 * time.Second
-	// aheadEnds is how long runs may come ahead after that has ended: dispatchers go by what they have known for up to 10 s.
-	aheadEnds = 15 * time.Second
+	// AheadAfter is how long a listener may read that was not refused when runs were to be published ahead, and more: 55 s after
+	// it was answered for the last time, by a taskd that went by what it had known for up to 35 s.
+	AheadAfter = 150 * time.Second
+	// aheadEnds is how long runs may come ahead after that has ended, and more: dispatchers go by what they have known for up to
+	// 10 s, and what they publish then is due within 2.5 s.
+	aheadEnds = 60 * time.Second
 )
 
 // StartAhead returns that runs are published ahead as soon as listeners that do not hold them have stopped.
-func StartAhead(now Instant) Ahead { return Ahead{From: now.Add(aheadAfter)} }
+func StartAhead(now Instant) Ahead { return Ahead{From: now.Add(AheadAfter)} }
 
 // EndAhead returns that runs are not published ahead any more.
 func EndAhead(now Instant) Ahead { return Ahead{Until: now} }
@@ -33,13 +34,21 @@ func (a Ahead) On() bool { return a.From != 0 && a.Until == 0 }
 // Covers reports whether runs may be published ahead now.
 func (a Ahead) Covers(now Instant) bool { return a.On() && now >= a.From }
 
-// Binds reports whether listeners must hold runs now.
-func (a Ahead) Binds(now Instant) bool { return a.On() || now < a.Until.Add(aheadEnds) && a.Until != 0 }
+// Ending returns how long runs may still be published ahead although that has ended.
+func (a Ahead) Ending(now Instant) time.Duration {
+	if a.Until == 0 {
+		return 0
+	}
+	return max(a.Until.Add(aheadEnds).Sub(now), 0)
+}
 
-// changed returns a with a change. What is on or off already does not change.
+// changed returns a with a change. What is on or off already does not change, and what has not begun need not end.
 func (a Ahead) changed(to Ahead) Ahead {
-	if a.On() == to.On() {
+	switch {
+	case a.On() == to.On():
 		return a
+	case !to.On() && to.Until < a.From:
+		return Ahead{}
 	}
 	return to
 }

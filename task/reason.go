@@ -77,6 +77,7 @@ const (
 	ReasonQuotaMaxBacklog    ErrorReason = "QUOTA_MAX_BACKLOG"
 	ReasonTenantBusy         ErrorReason = "TENANT_BUSY"
 	ReasonHoldNeeded         ErrorReason = "HOLD_NEEDED"
+	ReasonHoldEnding         ErrorReason = "HOLD_ENDING"
 	ReasonTooManyChanges     ErrorReason = "TOO_MANY_CHANGES"
 	ReasonTooManyUnknownRuns ErrorReason = "TOO_MANY_UNKNOWN_RUNS"
 	ReasonQuotaReadRate      ErrorReason = "QUOTA_READ_RATE"
@@ -144,7 +145,7 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 		DeadlineExceeded: {ReasonRequestSlow},
 		Unavailable: {ReasonTaskBusy, ReasonNewerProgram, ReasonDatabaseUnavailable, ReasonDatabaseStalled, ReasonKafkaUnavailable,
 			ReasonZooKeeperUnavailable, ReasonServerBusy, ReasonServerStopping, ReasonOutcomeUnknown, ReasonStrategyContended, ReasonClockUnavailable,
-			ReasonIssuerUnavailable},
+			ReasonIssuerUnavailable, ReasonHoldEnding},
 		DataLoss: {ReasonOperationDamaged, ReasonImportDamaged},
 	} {
 		for _, reason := range reasons {

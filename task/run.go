@@ -76,8 +76,8 @@ type Publication struct {
 	// ClaimedAt is the instant of the claim by the database's clock. It is ScheduledAt if
 	// the run was claimed ahead of that instant. 0 means that it is not known.
 	ClaimedAt Instant
-	// PublishedAt is when the delivery was published, by the database's clock, and
-	// Dispatcher is who published it. 0 and "": that is not known yet.
+	// PublishedAt is what the database's clock showed at least when the delivery was published, which
+	// may be before ScheduledAt, and Dispatcher is who published it. 0 and "": that is not known yet.
 	PublishedAt Instant
 	Dispatcher  string
 	Missed      int64

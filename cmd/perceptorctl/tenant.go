@@ -45,7 +45,7 @@ func (s *tenantSettings) flags(cmd *cobra.Command) {
 	completes(cmd, "history", histories...)
 	duration.Var(cmd.Flags(), &s.slowAfter, "history-slow-after", 0, "how late, or how long, a run must be to be recorded as slow (default 5s)")
 	cmd.Flags().Int32Var(&s.sample, "history-sample", 0, "with sampled, record the success of one in so many runs (default 100)")
-	cmd.Flags().BoolVar(&s.whenDue, "publish-when-due", false, "publish runs when they are due, not shortly before; needed while some listener does not hold runs until they are due")
+	cmd.Flags().BoolVar(&s.whenDue, "publish-when-due", false, "publish runs when they are due, not shortly before; needed while some listener is too old to hold runs until they are due")
 	cmd.Flags().BoolVar(&s.payloads, "payload-records", false, "records of tasks with a payload have the payload as their value, for consumers that know only CloudEvents")
 	s.rates.flags(cmd)
 }

@@ -67,15 +67,20 @@ func timelineTable(events []*perceptorv1.RunEvent) *table {
 	return t
 }
 
-// timeline tells the story of an event. Each distance counts from the stage before it.
+// timeline tells the story of an event. Each distance counts from the stage before it, or, of a stage that came before the run was
+// due, to the instant.
 func timeline(e *perceptorv1.RunEvent) string {
 	var words []string
 	var last time.Time
 	stage := func(at *timestamppb.Timestamp, what, by string) {
-		if at == nil {
+		switch {
+		case at == nil:
 			return
-		}
-		if !last.IsZero() {
+		case last.IsZero():
+		case e.ScheduledTime != nil && at.AsTime().Before(e.ScheduledTime.AsTime()): // published ahead, and held
+			words = append(words, what+" "+stageTime(e.ScheduledTime.AsTime().Sub(at.AsTime()))+" before"+by)
+			return
+		default:
 			what += " +" + stageTime(at.AsTime().Sub(last))
 		}
 		words, last = append(words, what+by), at.AsTime()

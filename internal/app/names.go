@@ -31,8 +31,9 @@ type names struct {
 
 	mu    sync.RWMutex
 	cache map[int32]*knownTenant
-	// compared is when the last successful comparison with a database began.
-	compared time.Time
+	// compared is when the last successful comparison with the database that decides began. notBefore is when what
+	// listeners have been told before a database lost commits does not matter any more.
+	compared, notBefore time.Time
 }
 
 // knownTenant is immutable.
@@ -122,13 +123,14 @@ func (n *names) run(ctx context.Context) error {
 // holdFor is how old what is known of a tenant may be for its runs to be published ahead.
 const holdFor = 10 * time.Second
 
-// Holds reports whether the listeners of a tenant hold runs until they are due. If that is not known for certain they do not.
+// Holds reports whether the listeners of a tenant hold runs until they are due. If that is not known for certain they do not. Nor
+// do consumers of payload records, which know only CloudEvents.
 func (n *names) Holds(tenant int32) bool {
 	now := time.Now()
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	t := n.cache[tenant]
-	return t != nil && now.Sub(n.compared) < holdFor && t.ahead.Covers(task.At(now))
+	return t != nil && !t.payloadRecords && now.After(n.notBefore) && now.Sub(n.compared) < holdFor && t.ahead.Covers(task.At(now))
 }
 
 func (n *names) ids() []int32 {
@@ -141,21 +143,20 @@ func (n *names) ids() []int32 {
 	return ids
 }
 
-// refresh reads those of the tenants that have changed. It reports whether it could.
+// refresh reads those of the tenants that have changed. It reports whether it could, by the database that decides.
 func (n *names) refresh(ctx context.Context, ids []int32) (ok bool) {
-	versions, err := n.store.TenantVersions(ctx, ids)
+	versions, decided, err := n.store.TenantVersions(ctx, ids)
 	if err != nil {
 		return false // the checks of readiness report the databases
 	}
-	ok = true
+	ok = decided
 	for _, id := range ids {
 		n.mu.RLock()
 		t := n.cache[id]
 		n.mu.RUnlock()
 		if version, exists := versions[id]; exists && t != nil && t.version != version {
-			if _, err := n.read(ctx, id); err != nil {
-				ok = false // tried again
-			}
+			t, err := n.read(ctx, id)
+			ok = ok && err == nil && t.version == version // otherwise tried again
 		}
 	}
 	return ok
@@ -178,6 +179,7 @@ func (n *names) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	clear(n.cache)
+	n.notBefore = time.Now().Add(task.AheadAfter)
 }
 
 // label returns the name of the tenant for logs, or its number if the name is not cached. It

@@ -228,6 +228,7 @@ func (in *installation) join(ctx context.Context, cluster *store.Cluster) (err e
 func (in *installation) makeTenant(ctx context.Context) error {
 	_, err := in.api.Control().CreateTenant(ctx, control.Tenant{
 		Name: tenantName, ParamsBytes: task.DefaultMaxParamsBytes, Retention: task.DefaultRetention,
+		Rates: task.Rates{Ahead: task.Ahead{From: task.At(time.Now())}}, // as of each new tenant
 	})
 	if task.CodeOf(err) == task.AlreadyExists {
 		return in.api.EnsureTopic(ctx, tenantName)

@@ -286,8 +286,8 @@ var mutations = []mutation{
 	{
 		name: "delivery-to-listeners-that-do-not-hold",
 		in:   "server",
-		old:  "if !r.HoldsRuns && ",
-		new:  "if !MUTATED && !r.HoldsRuns && ",
+		old:  "if !r.HoldsRuns {",
+		new:  "if !MUTATED && !r.HoldsRuns {",
 		pkg:  "./server", tests: "TestAListenerThatDoesNotHoldRunsIsRefused",
 	},
 }

@@ -49,7 +49,7 @@ type Dispatch struct {
 func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 	m := &Dispatch{
 		published: counters("runs_published_total", "Deliveries that Kafka has acknowledged; attempt is first or later.", "tenant", "type", "attempt"),
-		lateness:  histograms("lateness_seconds", "Time from the scheduled instant of a run to Kafka's acknowledgement of its first delivery.", hourBuckets, "tenant", "type"),
+		lateness:  histograms("lateness_seconds", "Time from the scheduled instant of a run to Kafka's acknowledgement of its first delivery; 0 if that came before.", hourBuckets, "tenant", "type"),
 		backgroundLateness: histograms("background_lateness_seconds",
 			"The part of perceptor_lateness_seconds that belongs to background tenants: backlogged ones, and those with a dispatch rate or a concurrency cap.", hourBuckets, "tenant", "type"),
 		tokens:          counters("dispatch_tokens_total", "Tokens of dispatch rates that claims have used, one for each run.", "tenant"),
@@ -79,7 +79,7 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 	gauge("dispatcher_active", "1 while this dispatcher owns a shard.", func(f Figures) int { return bit(f.Shards > 0) })
 	gauge("unacked_records", "Records in memory, in the delay queue or not yet acknowledged by Kafka.", func(f Figures) int { return f.Records })
 	gauge("unacked_bytes", "Size in memory of the records that perceptor_unacked_records counts.", func(f Figures) int { return f.Bytes })
-	gauge("delay_queue_records", "Records that were claimed ahead and are not due yet.", func(f Figures) int { return f.Delayed })
+	gauge("delay_queue_records", "Records that were claimed ahead and are not to be published yet.", func(f Figures) int { return f.Delayed })
 	gauge("outbox_parts_unacknowledged", "Outbox parts that are published and not yet removed from the outbox.", func(f Figures) int { return f.Parts })
 	gauge("circuit_breakers_open", "Tenants whose topic fails, so that their runs are deferred.", func(f Figures) int { return f.Breakers })
 	gauge("tenants_backlogged", "Tenants with more due tasks than their share.", func(f Figures) int { return f.Backlogged })

@@ -177,7 +177,7 @@ func TestTheExamplesOfTheRecordFormatPageAreAnsweredAsShown(t *testing.T) {
 			e.body = strings.ReplaceAll(e.body, `"`+shown+`"`, fmt.Sprintf(`"%d"`, id))
 		}
 		got := call(t, s.HTTP, tenant, e.line, e.body)
-		if e.line == "GET /v1/delivery" {
+		if e.line == "GET /v1/delivery?holdsRuns=true" {
 			sameKeys(t, e.answer, got)
 			for id, p := range published(t, got, len(ids)) {
 				if p.Seq != 1 || p.Attempt != 1 || p.Version != 1 {
@@ -205,7 +205,7 @@ func TestTheExamplesOfTheRecordFormatPageAreAnsweredAsShown(t *testing.T) {
 		t.Errorf("a run of a task that was cancelled and is kept (-page +server)\n%s", diff)
 	}
 	want := []string{
-		"GET /v1/delivery", "POST /v1/runs:start", "POST /v1/runs:check", "POST /v1/runs:heartbeat", "POST /v1/runs:report",
+		"GET /v1/delivery?holdsRuns=true", "POST /v1/runs:start", "POST /v1/runs:check", "POST /v1/runs:heartbeat", "POST /v1/runs:report",
 		"POST /v1/runs:report", "POST /v1/runs:handBack",
 	}
 	if diff := cmp.Diff(want, steps); diff != "" {

@@ -208,9 +208,10 @@ func (s *Store) dropKey(ctx context.Context, tenant string, id int32) error {
 	return s.copyKeys(ctx, t)
 }
 
-// TenantVersions returns the versions of the settings of those tenants that exist.
-func (s *Store) TenantVersions(ctx context.Context, ids []int32) (map[int32]int64, error) {
-	return read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (map[int32]int64, error) {
+// TenantVersions returns the versions of the settings of those tenants that exist. decided says that they are those of the
+// database that decides about changes, and not of a copy, which may be behind.
+func (s *Store) TenantVersions(ctx context.Context, ids []int32) (versions map[int32]int64, decided bool, err error) {
+	ask := func(ctx context.Context, pool *pgxpool.Pool) (map[int32]int64, error) {
 		rows, err := sql.TenantVersions.Query(ctx, pool, ids)
 		if err != nil {
 			return nil, err
@@ -220,5 +221,10 @@ func (s *Store) TenantVersions(ctx context.Context, ids []int32) (map[int32]int6
 		var version int64
 		_, err = pgx.ForEachRow(rows, []any{&id, &version}, func() error { versions[id] = version; return nil })
 		return versions, err
-	})
+	}
+	if versions, err = askOne(ctx, s, 0, ask); err == nil {
+		return versions, true, nil
+	}
+	versions, err = read(ctx, s, ask)
+	return versions, false, err
 }

@@ -259,7 +259,8 @@ type Tenant struct {
 	// which costs less, and listeners hold them until they are due. Tenants that
 	// were created before there was this field have it set. If it is unset in an
 	// update, listeners that do not hold runs are refused, and runs are published
-	// ahead 90 s later. Default: false.
+	// ahead 150 s later. A listener that is refused keeps its partitions, but does
+	// not read them: replace all of them first. Default: false.
 	PublishWhenDue bool `protobuf:"varint,26,opt,name=publish_when_due,json=publishWhenDue,proto3" json:"publish_when_due,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

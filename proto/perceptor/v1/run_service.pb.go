@@ -1634,7 +1634,9 @@ type RunRecord struct {
 	TraceParent string `protobuf:"bytes,11,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
 	// The name of the dispatcher that published the record.
 	Dispatcher string `protobuf:"bytes,12,opt,name=dispatcher,proto3" json:"dispatcher,omitempty"`
-	// When the record was published, by the database's clock.
+	// What the database's clock showed at least when the record was published. If
+	// that is before scheduled_time, hold the run for the difference, counted from
+	// the arrival of the record.
 	PublishTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
 	// The dead run that this run replays, "TASK-SEQ". Empty: none.
 	ReplayOf string `protobuf:"bytes,14,opt,name=replay_of,json=replayOf,proto3" json:"replay_of,omitempty"`
