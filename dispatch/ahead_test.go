@@ -161,6 +161,9 @@ func TestFewCallsCarryWhatListenersHold(t *testing.T) {
 		if by, late := w.kafka.furthest(1), w.kafka.latest(); by > publishAhead || late > 0 {
 			t.Errorf("published up to %s ahead and up to %s late, want at most %s and 0", by, late, publishAhead)
 		}
+		if early := w.kafka.earlyRuns(); len(early) > 0 {
+			t.Errorf("listeners would call the handlers of %d runs before their instant", len(early))
+		}
 		if l := m.Lateness(); l.Foreground.Late != 0 {
 			t.Errorf("the foreground is %s late by its own measure, want 0", l.Foreground.Late)
 		}

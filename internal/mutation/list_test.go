@@ -281,7 +281,7 @@ var mutations = []mutation{
 		in:   "dispatch",
 		old:  "if !r.dueAt.After(now) {",
 		new:  "if MUTATED || !r.dueAt.After(now) {",
-		pkg:  "./dispatch", tests: "TestNobodyIsEarlyWhateverTheAnswersTake",
+		pkg:  "./dispatch", tests: "TestFewCallsCarryWhatListenersHold",
 	},
 	{
 		name: "delivery-to-listeners-that-do-not-hold",
