@@ -176,9 +176,3 @@ func (s *seenTimes) handle(_ context.Context, r *Run) error {
 	s.at[task.ID(r.TaskID)] = time.Now()
 	return nil
 }
-
-func (s *seenTimes) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.at)
-}

@@ -45,11 +45,11 @@ func TestAWindowIsPublishedInTimeForAllOfItAndNotTooEarly(t *testing.T) {
 		p := newBatchWindow(ahead, slice, begun)
 		s := delayQueue{slice: slice, zero: p.zero}
 		r := &record{dueAt: begun.Add(time.Duration(rapid.IntRange(1_000_000, 2_000_000).Draw(rt, "due µs")) * time.Microsecond)}
-		s.put(r, p.publishAt(r.dueAt))
+		s.put(r, p.publishAt(r.dueAt, rapid.Bool().Draw(rt, "many")))
 		switch by := r.dueAt.Sub(s.next()); {
-		case p.length == 0 && (by > 0 || by <= -slice):
+		case p.ahead == 0 && (by > 0 || by <= -slice):
 			rt.Fatalf("a record that is not published ahead is published %s ahead", by)
-		case p.length > 0 && (by > ahead || by < 0):
+		case p.ahead > 0 && (by > ahead || by < 0):
 			rt.Fatalf("published %s ahead, want at most %s and not late", by, ahead)
 		}
 	})

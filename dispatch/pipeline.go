@@ -96,8 +96,8 @@ func (p *pipeline) submit(records []*record) {
 
 // publishAt returns when to publish a record.
 func (p *pipeline) publishAt(r *record) time.Time {
-	if p.ahead.length > 0 && !r.dueAt.IsZero() && p.cfg.Holds(r.pub.Tenant) {
-		return p.ahead.publishAt(r.dueAt)
+	if p.ahead.ahead > 0 && !r.dueAt.IsZero() && p.cfg.Holds(r.pub.Tenant) {
+		return p.ahead.publishAt(r.dueAt, p.delayed.records >= manyDelayed)
 	}
 	return r.dueAt
 }

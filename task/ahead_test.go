@@ -10,7 +10,7 @@ import (
 // after their last answer, which may be of half a minute after the change, and dispatchers go by what they have known for 10 s.
 func TestRunsComeAheadOnlyWhileEveryListenerHoldsThem(t *testing.T) {
 	const begun = Instant(1_000_000)
-	at := func(d time.Duration) Instant { return begun.Add(d) }
+	at := begun.Add
 	var r Rates
 	change := func(to Ahead) { (&RatesChange{Ahead: &to}).Apply(&r) }
 	check := func(when string, now Instant, covers, binds bool) {
