@@ -26,9 +26,6 @@ const (
 	// boundFor is how long a bound is used, at least. A clock that was set back has wrong bounds for up to
 	// three times that.
 	boundFor = time.Second
-	// slowClock says how slow a database's clock may be, compared with ours: by one part in so many. It is twice the
-	// rate by which clocks are adjusted.
-	slowClock = 1000
 )
 
 // A clockBound says that a database's clock showed at least shown at our instant at, counted as by
@@ -40,14 +37,12 @@ type clockBound struct {
 
 // least returns the least instant that the clock may show at an instant that is not before the bound.
 func (b clockBound) least(at time.Duration) task.Instant {
-	d := at - b.at
-	return b.shown.Add(d - d/slowClock)
+	return b.shown.Add(task.LeastPassed(at - b.at))
 }
 
 // due returns when the clock has surely reached i.
 func (b clockBound) due(i task.Instant) time.Duration {
-	d := i.Sub(b.shown)
-	return b.at + d + d/(slowClock-1)
+	return b.at + task.UntilPassed(i.Sub(b.shown))
 }
 
 // A clockBounds keeps the best bound of the last seconds of one database's clock: the best of the current period, and

@@ -15,18 +15,13 @@ type reading struct {
 	at           time.Time
 }
 
-// The database's clock may be slower than ours by one part in slow, which is twice the rate
-// by which clocks are adjusted.
-const slow = 1000
-
 func read(clock task.Instant, at time.Time) reading {
 	return reading{clock: clock, shown: clock, at: at}
 }
 
 // least returns the least instant that the clock may show at t.
 func (r reading) least(t time.Time) task.Instant {
-	d := t.Sub(r.at)
-	return r.clock.Add(d - d/slow)
+	return r.clock.Add(task.LeastPassed(t.Sub(r.at)))
 }
 
 // next returns the reading after an answer to a question that was sent at start. A slow
@@ -47,8 +42,7 @@ func (r reading) due(i task.Instant) time.Time {
 	if i <= r.shown {
 		return time.Time{}
 	}
-	d := i.Sub(r.clock)
-	return r.at.Add(d + d/(slow-1))
+	return r.at.Add(task.UntilPassed(i.Sub(r.clock)))
 }
 
 // A steadyClock bounds what a database's clock would show if it were never set forward. A
@@ -81,8 +75,7 @@ const (
 
 // most returns the most that the clock may show at t.
 func (c steadyClock) most(t time.Time) task.Instant {
-	d := t.Sub(c.at)
-	return c.shown.Add(d + d/slow + setBy)
+	return c.shown.Add(task.MostPassed(t.Sub(c.at)) + setBy)
 }
 
 // next returns the bound after an answer, which arrived at now, to a question that was sent
