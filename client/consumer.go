@@ -50,7 +50,7 @@ func (t *groupTimes) complete() {
 	setDefault(&t.backoff, 200*time.Millisecond)
 	setDefault(&t.watch, 10*time.Second)
 	setDefault(&t.commit, 200*time.Millisecond)
-	setDefault(&t.rest, 2*time.Second)
+	setDefault(&t.rest, 5*time.Second)
 	setDefault(&t.maxWait, 2*time.Second)
 	setDefault(&t.settle, 500*time.Millisecond)
 }

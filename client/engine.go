@@ -79,7 +79,7 @@ const (
 )
 
 func newEngine(l *Listener) *engine {
-	g := &engine{l: l, table: newTable(l.cfg.RememberedRuns), mean: firstMean, executions: map[*execution]struct{}{}, started: time.Now(),
+	g := &engine{l: l, table: newTable(l.cfg.RememberedRuns), mean: firstMean, executions: map[*execution]struct{}{}, holds: newHolder(), started: time.Now(),
 		runs: make(chan *execution, l.cfg.Workers), stopped: make(chan struct{})}
 	g.changed = sync.NewCond(&g.mu)
 	g.senders = newSenders(g)
@@ -124,8 +124,8 @@ func (g *engine) admit(ctx context.Context) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	full := func() bool {
-		return g.table.pending-g.parked-g.holds.held-g.unansweredEntries >= g.ahead(queueAhead)+g.l.cfg.Workers ||
-			g.table.pending-g.holds.held >= g.l.cfg.MaxPending || g.holds.held >= mostHeld ||
+		return g.table.pending-g.parked-g.holds.queue.Len()-g.unansweredEntries >= g.ahead(queueAhead)+g.l.cfg.Workers ||
+			g.table.pending-g.holds.queue.Len() >= g.l.cfg.MaxPending || g.holds.queue.Len() >= mostHeld ||
 			g.table.bytes >= g.l.cfg.MaxPendingBytes
 	}
 	if !full() {

@@ -50,7 +50,7 @@ const (
 	partitionBytes = 1 << 20
 	// leadersTTL is how old the known leaders may be while nothing fails, and renewEvery the
 	// shortest time between two questions because something failed.
-	leadersTTL = 10 * time.Second
+	leadersTTL = time.Minute
 	renewEvery = time.Second
 )
 

@@ -1,9 +1,9 @@
 package client
 
 import (
-	"slices"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/slots"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -73,19 +73,11 @@ func (c *clockBounds) learn(published task.Instant, now time.Duration) clockBoun
 // A holder holds runs until they are due. The engine's lock guards it.
 type holder struct {
 	clocks [task.Databases]clockBounds
-	// slices are in ascending order and never empty.
-	slices []heldSlice
-	held   int
-	timer  *time.Timer // runs out at the first slice, if there is one
+	queue  slots.Queue[*entry] // by [engine.since]
+	timer  *time.Timer         // runs out at the next slice, if there is one
 }
 
-// A heldSlice holds entries that are due at the same tick or less than one before it.
-type heldSlice struct {
-	tick    int64
-	entries []*entry
-}
-
-func (s *heldSlice) at() time.Duration { return time.Duration(s.tick) * holdTick }
+func newHolder() holder { return holder{queue: slots.Queue[*entry]{Slice: holdTick}} }
 
 // until returns until when to hold a record that arrives at now; 0: not at all.
 func (h *holder) until(p *task.Publication, now time.Duration) time.Duration {
@@ -102,43 +94,13 @@ func (h *holder) until(p *task.Publication, now time.Duration) time.Duration {
 	return 0
 }
 
-// put holds an entry until a tick.
-func (h *holder) put(e *entry, until time.Duration) {
-	tick := int64((until + holdTick - 1) / holdTick)
-	i, found := slices.BinarySearchFunc(h.slices, tick, func(s heldSlice, tick int64) int { return int(s.tick - tick) })
-	if !found {
-		h.slices = slices.Insert(h.slices, i, heldSlice{tick: tick})
-	}
-	h.slices[i].entries = append(h.slices[i].entries, e)
-	h.held++
-}
-
-// take removes and returns the entries that are due.
-func (h *holder) take(now time.Duration) (due []*entry) {
-	n := 0
-	for ; n < len(h.slices) && h.slices[n].at() <= now; n++ {
-		due = append(due, h.slices[n].entries...)
-	}
-	h.slices = slices.Delete(h.slices, 0, n)
-	h.held -= len(due)
-	return due
-}
-
 // hold holds a queued entry until it is due. The caller holds the lock.
 func (g *engine) hold(e *entry) {
-	first := g.holds.next()
-	g.holds.put(e, e.rec.holdUntil)
-	if at := g.holds.next(); first == 0 || at < first {
+	first, some := g.holds.queue.Next()
+	g.holds.queue.Put(e, e.rec.holdUntil)
+	if at, _ := g.holds.queue.Next(); !some || at < first {
 		g.wakeHolds(at)
 	}
-}
-
-// next returns when the first slice is due; 0: there is none.
-func (h *holder) next() time.Duration {
-	if len(h.slices) == 0 {
-		return 0
-	}
-	return h.slices[0].at()
 }
 
 // wakeHolds sets the timer. The caller holds the lock.
@@ -154,10 +116,10 @@ func (g *engine) wakeHolds(at time.Duration) {
 // releaseHeld queues the entries that are due.
 func (g *engine) releaseHeld() {
 	g.step(func(_ *table, out []action) []action {
-		for _, e := range g.holds.take(g.since()) {
+		for _, e := range g.holds.queue.TakeDue(g.since()) {
 			g.enqueue(e)
 		}
-		if at := g.holds.next(); at != 0 {
+		if at, ok := g.holds.queue.Next(); ok {
 			g.wakeHolds(at)
 		}
 		return out

@@ -77,23 +77,23 @@ func TestAShortWayTellsWhenOthersAreDue(t *testing.T) {
 
 func TestAHolderReleasesNothingEarlyAndNothingLaterThanATick(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		var h holder
+		h := newHolder()
 		until := rapid.SliceOfN(rapid.IntRange(1, 1_000_000), 1, 50).Draw(rt, "µs")
 		for _, d := range until {
-			h.put(&entry{rec: &arrival{holdUntil: time.Duration(d) * time.Microsecond}}, time.Duration(d)*time.Microsecond)
+			h.queue.Put(&entry{rec: &arrival{holdUntil: time.Duration(d) * time.Microsecond}}, time.Duration(d)*time.Microsecond)
 		}
 		out := 0
-		for next := h.next(); next != 0; next = h.next() {
-			if early := h.take(next - 1); len(early) > 0 {
+		for next, some := h.queue.Next(); some; next, some = h.queue.Next() {
+			if early := h.queue.TakeDue(next - 1); len(early) > 0 {
 				rt.Fatalf("%d entries were released before %s", len(early), next)
 			}
-			for _, e := range h.take(next) {
+			for _, e := range h.queue.TakeDue(next) {
 				if out++; next < e.rec.holdUntil || next-e.rec.holdUntil >= holdTick {
 					rt.Fatalf("held until %s, want %s", next, e.rec.holdUntil)
 				}
 			}
-			if h.held != len(until)-out {
-				rt.Fatalf("%d entries are held, want %d", h.held, len(until)-out)
+			if h.queue.Len() != len(until)-out {
+				rt.Fatalf("%d entries are held, want %d", h.queue.Len(), len(until)-out)
 			}
 		}
 		if out != len(until) {
@@ -149,7 +149,7 @@ func TestAHeldRunIsLeftToOthersByAListenerThatStops(t *testing.T) {
 		part := newTracker(0, 0)
 		l.engine.arrive(part, held, 0)
 		time.Sleep(20 * time.Millisecond)
-		if n := l.engine.holds.held; n != 1 {
+		if n := l.engine.holds.queue.Len(); n != 1 {
 			t.Fatalf("%d runs are held, want 1", n)
 		}
 		l.engine.drain(time.Second)

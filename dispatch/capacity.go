@@ -161,6 +161,6 @@ func (p *pipeline) figures(now time.Time) Figures {
 	defer p.mu.Unlock()
 	r := p.measure(now)
 	return Figures{
-		Records: p.records, Delayed: p.delayed.records, Bytes: p.bytes, Stopped: r.records == 0 || r.gone, Broken: r.broken,
+		Records: p.records, Delayed: p.delayed.len(), Bytes: p.bytes, Stopped: r.records == 0 || r.gone, Broken: r.broken,
 	}
 }

@@ -12,7 +12,7 @@ import (
 func TestDelayQueueHandsOutNothingEarlyAndNothingLaterThanASlice(t *testing.T) {
 	const slice = 10 * time.Millisecond
 	rapid.Check(t, func(rt *rapid.T) {
-		s := delayQueue{slice: slice, zero: begun}
+		s := newDelayQueue(slice, begun)
 		due := rapid.SliceOfN(rapid.IntRange(1, 2_000_000), 1, 50).Draw(rt, "due µs")
 		for _, d := range due {
 			at := begun.Add(time.Duration(d) * time.Microsecond)
@@ -28,8 +28,8 @@ func TestDelayQueueHandsOutNothingEarlyAndNothingLaterThanASlice(t *testing.T) {
 					rt.Fatalf("record due at %s was released at %s", r.dueAt, next)
 				}
 			}
-			if s.records != len(due)-out {
-				rt.Fatalf("records = %d, want %d", s.records, len(due)-out)
+			if s.len() != len(due)-out {
+				rt.Fatalf("records = %d, want %d", s.len(), len(due)-out)
 			}
 		}
 		if out != len(due) {
@@ -43,7 +43,7 @@ func TestAWindowIsPublishedInTimeForAllOfItAndNotTooEarly(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ahead := time.Duration(rapid.IntRange(0, 500).Draw(rt, "ahead ms")) * time.Millisecond
 		p := newBatchWindow(ahead, slice, begun)
-		s := delayQueue{slice: slice, zero: p.zero}
+		s := newDelayQueue(slice, p.zero)
 		r := &record{dueAt: begun.Add(time.Duration(rapid.IntRange(1_000_000, 2_000_000).Draw(rt, "due µs")) * time.Microsecond)}
 		s.put(r, p.publishAt(r.dueAt, rapid.Bool().Draw(rt, "many")))
 		switch by := r.dueAt.Sub(s.next()); {
@@ -56,7 +56,7 @@ func TestAWindowIsPublishedInTimeForAllOfItAndNotTooEarly(t *testing.T) {
 }
 
 func TestDelayQueueRemovesWhatMatches(t *testing.T) {
-	s := delayQueue{slice: 10 * time.Millisecond, zero: begun}
+	s := newDelayQueue(10*time.Millisecond, begun)
 	gone := &part{}
 	for i := range 20 {
 		r := &record{part: &part{}, dueAt: at(i + 1)}
@@ -66,14 +66,17 @@ func TestDelayQueueRemovesWhatMatches(t *testing.T) {
 		s.put(r, r.dueAt)
 	}
 	removed := s.remove(func(r *record) bool { return r.part == gone })
-	if len(removed) != 19 || s.records != 1 || len(s.slices) != 1 || !s.next().Equal(at(10)) {
-		t.Errorf("removed %d records and left %d in %d slices, next at %s, want 19, 1, 1 and 10 ms", len(removed), s.records, len(s.slices), s.next())
+	if len(removed) != 19 || s.len() != 1 || !s.next().Equal(at(10)) {
+		t.Errorf("removed %d records and left %d, next at %s, want 19, 1 and 10 ms", len(removed), s.len(), s.next())
+	}
+	if left := s.takeDue(s.next()); len(left) != 1 || !s.next().IsZero() {
+		t.Errorf("the next slice has %d records and another one follows at %s, want 1 record in 1 slice", len(left), s.next())
 	}
 }
 
 func TestWhatTheSetClockHasShownIsNotDelayedAnyLonger(t *testing.T) {
 	const b, other = 1, 2
-	c := &pipeline{signal: newSignal(), topics: map[int32]*topicQueue{7: {tenant: 7}}, delayed: delayQueue{slice: 10 * time.Millisecond, zero: begun}}
+	c := &pipeline{signal: newSignal(), topics: map[int32]*topicQueue{7: {tenant: 7}}, delayed: newDelayQueue(10*time.Millisecond, begun)}
 	for _, r := range []*record{
 		{part: &part{database: b}, pub: task.Publication{Tenant: 7, ScheduledAt: db(100)}},
 		{part: &part{database: b}, pub: task.Publication{Tenant: 7, ScheduledAt: db(101)}},
@@ -83,7 +86,7 @@ func TestWhatTheSetClockHasShownIsNotDelayedAnyLonger(t *testing.T) {
 		c.delayed.put(r, r.dueAt)
 	}
 	c.comeDue(b, db(100))
-	if queue := c.topics[7].queue; len(queue) != 1 || queue[0].part.database != b || queue[0].pub.ScheduledAt != db(100) || c.delayed.records != 2 {
-		t.Errorf("%d records are queued and %d delayed, want 1 and 2", len(queue), c.delayed.records)
+	if queue := c.topics[7].queue; len(queue) != 1 || queue[0].part.database != b || queue[0].pub.ScheduledAt != db(100) || c.delayed.len() != 2 {
+		t.Errorf("%d records are queued and %d delayed, want 1 and 2", len(queue), c.delayed.len())
 	}
 }

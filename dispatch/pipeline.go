@@ -58,7 +58,7 @@ func newPipeline(e *env, publisher Publisher, backlogged func() []int32, s settl
 	ahead := newBatchWindow(e.cfg.PublishAhead, slice, time.Now())
 	return &pipeline{
 		env: e, signal: newSignal(), publisher: publisher, backlogged: backlogged, settler: s,
-		topics: make(map[int32]*topicQueue), delayed: delayQueue{slice: slice, zero: ahead.zero}, ahead: ahead,
+		topics: make(map[int32]*topicQueue), delayed: newDelayQueue(slice, ahead.zero), ahead: ahead,
 	}
 }
 
@@ -97,14 +97,19 @@ func (p *pipeline) submit(records []*record) {
 // publishAt returns when to publish a record.
 func (p *pipeline) publishAt(r *record) time.Time {
 	if p.ahead.ahead > 0 && !r.dueAt.IsZero() && p.cfg.Holds(r.pub.Tenant) {
-		return p.ahead.publishAt(r.dueAt, p.delayed.records >= manyDelayed)
+		return p.ahead.publishAt(r.dueAt, p.delayed.len() >= manyDelayed)
 	}
 	return r.dueAt
 }
 
 // release queues the records whose time to be published has come. p.mu is held.
 func (p *pipeline) release(now time.Time) {
-	for _, r := range p.delayed.takeDue(now) {
+	p.enqueue(p.delayed.takeDue(now))
+}
+
+// enqueue queues delayed records to be published now. p.mu is held.
+func (p *pipeline) enqueue(records []*record) {
+	for _, r := range records {
 		l := p.topics[r.pub.Tenant]
 		l.queue = append(l.queue, r)
 	}
@@ -115,11 +120,11 @@ func (p *pipeline) release(now time.Time) {
 // ahead.
 func (p *pipeline) comeDue(database int, shown task.Instant) {
 	p.mu.Lock()
-	for _, r := range p.delayed.remove(func(r *record) bool { return r.part.database == database && r.pub.ScheduledAt <= shown }) {
+	shownDue := p.delayed.remove(func(r *record) bool { return r.part.database == database && r.pub.ScheduledAt <= shown })
+	for _, r := range shownDue {
 		r.dueAt = time.Time{} // its listener need not hold it
-		l := p.topics[r.pub.Tenant]
-		l.queue = append(l.queue, r)
 	}
+	p.enqueue(shownDue)
 	p.mu.Unlock()
 	p.wake()
 }

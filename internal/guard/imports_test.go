@@ -86,7 +86,7 @@ var imports = []rule{
 	{"assign/postgres", []string{"assign", "assign/postgres/sql"}},
 	{"assign/loop", []string{"assign", "schedule"}},
 	{"dispatch/fair", []string{"task"}},
-	{"dispatch/...", []string{"dispatch/...", "task"}},
+	{"dispatch/...", []string{"dispatch/...", "internal/slots", "task"}},
 	{"chores", []string{"task"}},
 	{"audit", []string{"task"}},
 	{"delivery", []string{"record", "task"}},
@@ -97,7 +97,7 @@ var imports = []rule{
 	{"server/...", []string{"export/line", "internal/jsonfault", "internal/jsonsyntax", "internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule/...", "server/...", "task"}},
 
 	// The SDK, which programs of others build in.
-	{"client", []string{"internal/kafkalogin", "proto/perceptor/v1", "record", "task"}},
+	{"client", []string{"internal/kafkalogin", "internal/slots", "proto/perceptor/v1", "record", "task"}},
 	{"client/clienttest", []string{"client", "proto/perceptor/v1", "schedule", "server", "task"}},
 	{"client/outbox", []string{"client", "proto/perceptor/v1", "store/statement", "task"}},
 	{"examples/...", []string{"assign", "assign/loop", "client", "client/outbox", "examples/..."}},
@@ -110,6 +110,7 @@ var imports = []rule{
 	{"internal/config", []string{"internal/duration", "internal/spelling"}},
 	{"internal/certs", nil},
 	{"internal/kafkalogin", nil},
+	{"internal/slots", nil},
 	{"internal/oidc/...", nil},
 	{"internal/cli", []string{"internal/config"}},
 	{"internal/telemetry", []string{"internal/requestid", "task"}},
