@@ -139,6 +139,10 @@ const (
 	activeFor = 20 * time.Minute
 	// maxActive bounds the tenants that are asked for.
 	maxActive = 10_000
+	// lookEvery is how often all databases are asked which tenants are active. In between only those are asked that
+	// have the figures of the last newsFor.
+	lookEvery = time.Minute
+	newsFor   = 3 * figures.Every
 )
 
 // groups keeps the state of the listeners of active tenants.
@@ -146,6 +150,10 @@ type groups struct {
 	kafka  *delivery.Groups
 	names  *names
 	active func(ctx context.Context, from task.Instant, limit int) (map[int32]bool, error)
+	// actives are the active tenants that were found since all databases were asked at lookedAt. They are used by
+	// round only.
+	actives  map[int32]bool
+	lookedAt task.Instant
 	// owned returns the databases whose tenants are asked for.
 	owned func() []int
 	// tell is called for a tenant that has no listener any more, has one again, or was not known.
@@ -175,12 +183,11 @@ func (g *groups) round(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, groupsWithin)
 	defer cancel()
 	now := task.At(time.Now())
-	active, err := g.active(ctx, now.Add(-activeFor), maxActive)
-	if err != nil {
+	if err := g.look(ctx, now); err != nil {
 		return // /readyz reports the databases
 	}
 	topics, tenants := []string{}, map[string]int32{}
-	asked := g.due(active)
+	asked := g.due(g.actives)
 	for _, tenant := range asked {
 		if t, err := g.names.Tenant(ctx, tenant); err == nil {
 			topics = append(topics, t.Topic)
@@ -194,6 +201,24 @@ func (g *groups) round(ctx context.Context) {
 	for topic, state := range g.kafka.Read(ctx, topics, func(topic string) bool { return lags[tenants[topic]] }) {
 		g.learn(tenants[topic], state, now, lags[tenants[topic]])
 	}
+}
+
+// look finds out which tenants are active. It returns an error if it has never found out.
+func (g *groups) look(ctx context.Context, now task.Instant) error {
+	if g.actives != nil && now.Sub(g.lookedAt) < lookEvery {
+		if news, err := g.active(ctx, now.Add(-newsFor), maxActive); err == nil {
+			maps.Copy(g.actives, news)
+		}
+		return nil
+	}
+	found, err := g.active(ctx, now.Add(-activeFor), maxActive)
+	if err == nil {
+		g.actives, g.lookedAt = found, now
+	}
+	if g.actives == nil {
+		return err
+	}
+	return nil
 }
 
 // due forgets tenants that are not active or belong to others, and returns those to ask for.

@@ -3,7 +3,9 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/task"
@@ -48,6 +50,40 @@ func TestADispatcherWithoutChoresAsksNoDatabaseForTenants(t *testing.T) {
 	owned = nil
 	if g.round(t.Context()); asked != 1 || len(g.known) != 0 {
 		t.Errorf("without chores it asked %d more times and knows %d tenants, want 0 and 0", asked-1, len(g.known))
+	}
+}
+
+// Between two looks at all databases only those of the newest figures are asked, and what they do not answer is known
+// from before.
+func TestActiveTenantsAreLookedForInNewFigures(t *testing.T) {
+	var from task.Instant
+	found, fault := map[int32]bool{1: true}, error(nil)
+	g := &groups{active: func(_ context.Context, since task.Instant, _ int) (map[int32]bool, error) {
+		from = since
+		return found, fault
+	}}
+	now := task.At(time.Now())
+	for _, c := range []struct {
+		after time.Duration
+		found []int32
+		fault error
+		from  time.Duration
+		want  string
+	}{
+		{0, []int32{1}, nil, activeFor, "map[1:true]"},
+		{4 * time.Second, []int32{2}, nil, newsFor, "map[1:true 2:true]"},
+		{8 * time.Second, nil, errors.New("silent"), newsFor, "map[1:true 2:true]"},
+		{lookEvery, nil, errors.New("silent"), activeFor, "map[1:true 2:true]"},
+		{lookEvery + 4*time.Second, []int32{2}, nil, activeFor, "map[2:true]"},
+	} {
+		found, fault = map[int32]bool{}, c.fault
+		for _, tenant := range c.found {
+			found[tenant] = true
+		}
+		at := now.Add(c.after)
+		if err := g.look(t.Context(), at); err != nil || from != at.Add(-c.from) || fmt.Sprint(g.actives) != c.want {
+			t.Errorf("after %s: asked since %s ago, found %v, %v; want %s, %s", c.after, at.Sub(from), g.actives, err, c.from, c.want)
+		}
 	}
 }
 

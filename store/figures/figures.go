@@ -43,13 +43,31 @@ type Store struct{ cluster *store.Cluster }
 // New returns the figures of a cluster.
 func New(cluster *store.Cluster) *Store { return &Store{cluster} }
 
+var allDatabases = databasesOf(0, task.At(time.UnixMilli(task.Databases*figures.Every.Milliseconds())))
+
+// databaseOf returns the database of the interval of an instant.
+func databaseOf(at task.Instant) int {
+	return int(at / task.Instant(figures.Every.Milliseconds()) % task.Databases)
+}
+
+// databasesOf returns the databases of the intervals from an instant to another one, and the one after them, which
+// has the rows of a database that did not answer.
+func databasesOf(from, until task.Instant) (list []int) {
+	every := task.Instant(figures.Every.Milliseconds())
+	until = max(from, until) + every
+	for at := from / every * every; at <= until && len(list) < task.Databases; at += every {
+		list = append(list, databaseOf(at))
+	}
+	return list
+}
+
 // Write implements [figures.Store].
 func (s *Store) Write(ctx context.Context, at task.Instant, process int64, rows []figures.Row) error {
 	tenants, data := make([]int32, len(rows)), make([][]byte, len(rows))
 	for i, r := range rows {
 		tenants[i], data[i] = r.Tenant, r.Data
 	}
-	first := int(at / task.Instant(figures.Every.Milliseconds()) % task.Databases)
+	first := databaseOf(at)
 	var errs []error
 	for i := range task.Databases {
 		err := s.write(ctx, (first+i)%task.Databases, int64(at), process, tenants, data)
@@ -87,7 +105,7 @@ func (s *Store) Since(ctx context.Context, from task.Instant) (rows []figures.St
 
 func (s *Store) read(ctx context.Context, query func(ctx context.Context, d int) (pgx.Rows, error)) ([]figures.Stored, []int, error) {
 	var lists [task.Databases][]figures.Stored
-	missing, err := s.each(ctx, func(ctx context.Context, d int) error {
+	missing, err := s.each(ctx, allDatabases, func(ctx context.Context, d int) error {
 		rows, err := query(ctx, d)
 		if err != nil {
 			return err
@@ -109,14 +127,14 @@ func scan(row pgx.CollectableRow) (r figures.Stored, err error) {
 	return r, row.Scan(&r.Tenant, &r.At, &r.Process, &r.Data)
 }
 
-// each calls ask for every database at once and returns those that failed, or an error if all
+// each calls ask for several databases at once and returns those that failed, or an error if all
 // did.
-func (s *Store) each(ctx context.Context, ask func(ctx context.Context, d int) error) (missing []int, err error) {
+func (s *Store) each(ctx context.Context, databases []int, ask func(ctx context.Context, d int) error) (missing []int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var asking sync.WaitGroup
 	var errs [task.Databases]error
-	for d := range task.Databases {
+	for _, d := range databases {
 		asking.Go(func() { errs[d] = ask(ctx, d) })
 	}
 	asking.Wait()
@@ -125,16 +143,17 @@ func (s *Store) each(ctx context.Context, ask func(ctx context.Context, d int) e
 			missing = append(missing, d)
 		}
 	}
-	if len(missing) == task.Databases {
+	if len(missing) == len(databases) {
 		return nil, task.Errorf(task.ReasonDatabaseUnavailable, "no database answers; try again").CausedBy(errors.Join(errs[:]...))
 	}
 	return missing, nil
 }
 
-// Active returns up to limit tenants that any process has had figures of since an instant.
+// Active returns up to limit tenants that any process has had figures of since an instant. It asks the databases
+// of the intervals since then.
 func (s *Store) Active(ctx context.Context, from task.Instant, limit int) (map[int32]bool, error) {
 	var lists [task.Databases][]int32
-	_, err := s.each(ctx, func(ctx context.Context, d int) error {
+	_, err := s.each(ctx, databasesOf(from, task.At(time.Now())), func(ctx context.Context, d int) error {
 		rows, err := sql.FiguresActive.Query(ctx, s.cluster.Pool(d), int64(from), limit)
 		if err != nil {
 			return err

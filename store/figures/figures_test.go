@@ -1,6 +1,7 @@
 package figures
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -66,6 +67,26 @@ func TestFiguresAreReadFromAllDatabases(t *testing.T) {
 	}
 	if n, _, err := s.Purge(t.Context(), 4); n != 6+3 || err != nil {
 		t.Errorf("purged %d, %v", n, err)
+	}
+}
+
+func TestDatabasesOfATimeHaveItsIntervals(t *testing.T) {
+	every := task.Instant(figures.Every.Milliseconds())
+	for _, c := range []struct {
+		from, until task.Instant
+		want        []int
+	}{
+		{14*every + 1, 14*every + 2, []int{14, 15}},
+		{14*every + 9999, 16*every + 1, []int{14, 15, 0, 1}},
+		{5 * every, 0, []int{5, 6}},
+		{0, 1000 * every, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}},
+	} {
+		got := databasesOf(c.from, c.until)
+		slices.Sort(got)
+		slices.Sort(c.want)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("of %d to %d: %v, want %v", c.from, c.until, got, c.want)
+		}
 	}
 }
 
