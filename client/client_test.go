@@ -228,8 +228,12 @@ func TestServiceThatStaysAwayIsUnavailable(t *testing.T) {
 	if _, err := c.AddTasks(t.Context(), []Task{{Kind: "k", Type: OneShot}}); err == nil || !strings.HasPrefix(err.Error(), "perceptor: AddTasks: ") {
 		t.Errorf("AddTasks returned %v", err)
 	}
-	if _, err := c.GetTask(t.Context(), 1); !errors.Is(err, ErrUnavailable) || s.calls["GetTask"] < 2 {
-		t.Errorf("GetTask returned %v after %d tries", err, s.calls["GetTask"])
+	_, err = c.GetTask(t.Context(), 1)
+	s.mu.Lock()
+	tries := s.calls["GetTask"]
+	s.mu.Unlock()
+	if !errors.Is(err, ErrUnavailable) || tries < 2 {
+		t.Errorf("GetTask returned %v after %d tries", err, tries)
 	}
 }
 

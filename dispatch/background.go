@@ -179,7 +179,7 @@ func (b *background) takeTokens(ctx context.Context, grants []*fair.Grant, rates
 			w := wanted[0]
 			wanted = wanted[1:]
 			switch {
-			case w.got == 0 && w.shared && g.Flow.MayWait(time.Now()):
+			case w.got == 0 && w.shared && b.flows.mayWait(g, time.Now()):
 				b.wait([]*fair.Grant{g}) // the other claims return what they do not need
 				continue
 			case w.got == 0:

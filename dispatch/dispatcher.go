@@ -199,14 +199,14 @@ func (d *Dispatcher) wakeAll() {
 
 // confirmed implements [settler].
 func (d *Dispatcher) confirmed(now time.Time, records []*record) {
-	var offset [task.Databases]time.Duration
+	var shown [task.Databases]task.Instant
 	for i, b := range d.dbs {
-		offset[i] = b.planning.offset()
+		shown[i] = b.planning.dbTime(now)
 	}
 	d.settle(now, records)
 	late := make([]time.Duration, len(records))
 	for i, r := range records {
-		late[i] = max(now.Add(offset[r.part.database]).Sub(r.pub.ScheduledAt.Time()), 0) // it may be published ahead
+		late[i] = max(shown[r.part.database].Sub(r.pub.ScheduledAt), 0) // it may be published ahead
 		d.events.Published(&r.pub, late[i])
 		if r.background {
 			d.events.PublishedBackground(&r.pub, late[i])

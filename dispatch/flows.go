@@ -185,6 +185,13 @@ func (f *tenantFlows) deferUntil(grants []*fair.Grant, at time.Time) {
 	f.flows.Defer(grants, at)
 }
 
+// mayWait is [fair.Flow.MayWait].
+func (f *tenantFlows) mayWait(g *fair.Grant, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return g.Flow.MayWait(now)
+}
+
 // awaitTokens defers the flow until at because its tenant has no tokens, or lags.
 func (f *tenantFlows) awaitTokens(g *fair.Grant, at time.Time) {
 	f.mu.Lock()

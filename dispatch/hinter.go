@@ -250,8 +250,9 @@ func (h *Hinter) sendTo(targets []target, of hint) {
 }
 
 // later returns now, or the microsecond after last if now is not later, since the clock may
-// have been set back.
+// have been set back. Both are instants of the wall clock, which receivers see.
 func later(now, last time.Time) time.Time {
+	now = now.Round(0)
 	if least := last.Add(time.Microsecond); now.Before(least) {
 		return least
 	}

@@ -164,10 +164,10 @@ func (p *planner) setExcluding(now time.Time, some, fewer bool) {
 	}
 }
 
-// setClock estimates how far the database's clock is ahead. It is called for peeks, because
+// setClock estimates when the database's clock showed db. It is called for peeks, because
 // they are short.
 func (p *planner) setClock(start, now time.Time, db task.Instant) {
-	p.ahead = db.Time().Sub(start.Add(now.Sub(start) / 2))
+	p.readAt, p.read = start.Add(now.Sub(start)/2), db
 }
 
 // clockBehind is how far behind the estimate a claim must find the database's clock to

@@ -13,9 +13,9 @@ type planner struct {
 	cfg Config
 
 	// low is the lower bound of the next claim. clock is the database's clock at the last
-	// claim, and ahead is how far that clock is ahead of ours.
-	low, clock task.Instant
-	ahead      time.Duration
+	// claim. It showed read at readAt, as far as that is known.
+	low, clock, read task.Instant
+	readAt           time.Time
 
 	// soon are the rows that the last peek found and no claim has passed since. Except for
 	// rows written since, which hints report, they include all rows that are due until
@@ -335,9 +335,22 @@ const (
 	probeRows  = 500
 )
 
-func (p *planner) dbTime(now time.Time) task.Instant { return task.At(now.Add(p.ahead)) }
+// dbTime returns what the database's clock probably shows now. Our own clock may be set at any time, so it counts only how
+// much time has passed.
+func (p *planner) dbTime(now time.Time) task.Instant {
+	if p.readAt.IsZero() {
+		return task.At(now)
+	}
+	return p.read.Add(now.Sub(p.readAt))
+}
 
-func (p *planner) localTime(i task.Instant) time.Time { return i.Time().Add(-p.ahead) }
+// localTime returns when the database's clock probably shows i.
+func (p *planner) localTime(i task.Instant) time.Time {
+	if p.readAt.IsZero() {
+		return i.Time()
+	}
+	return p.readAt.Add(i.Sub(p.read))
+}
 
 // An earliest keeps the earliest of several instants. Zero instants do not count.
 type earliest struct{ at time.Time }

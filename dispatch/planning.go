@@ -61,11 +61,11 @@ func (p *planning) clock(now time.Time) task.Instant {
 	return cmp.Or(p.planner.clock, p.planner.dbTime(now))
 }
 
-// offset returns how far the database's clock is ahead of ours.
-func (p *planning) offset() time.Duration {
+// dbTime is [planner.dbTime].
+func (p *planning) dbTime(now time.Time) task.Instant {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.planner.ahead
+	return p.planner.dbTime(now)
 }
 
 // clockMoved records that the database's clock was set.

@@ -85,3 +85,31 @@ func TestTenantsOfOneHomeShareARequestForTokens(t *testing.T) {
 		t.Errorf("requests %v, want one for tenant 17 alone", store.asked)
 	}
 }
+
+// TestLoopsOfADatabaseShareFlows has one loop that takes tokens for a flow while the other one finds that no shard is
+// owned any more. It is for the race detector.
+func TestLoopsOfADatabaseShareFlows(t *testing.T) {
+	t.Parallel()
+	d, err := New(Config{Owner: task.Owner{Name: "d"}}, slowTokens{newFakeStore()}, newFakeKafka(), Events{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := d.dbs[0].background
+	now, rates := time.Now(), map[int32]task.Rates{7: {DispatchRate: 100}}
+	b.flows.setSettings(now, task.At(now), task.Settings{Version: 1, Rates: rates}, nil)
+	grants, _ := b.flows.choose(now, true, func(int32) time.Duration { return 0 })
+	if len(grants) != 1 {
+		t.Fatalf("%d flows may be claimed, want 1", len(grants))
+	}
+	grants[0].Rows = 10
+	d.tokens.homes[task.HomeOf(7)].taken[7] = 1 // the claim of another database has the tokens
+	var both sync.WaitGroup
+	both.Go(func() { b.takeTokens(t.Context(), grants, rates) })
+	both.Go(func() {
+		time.Sleep(10 * time.Millisecond)
+		if at := b.next(false); !at.IsZero() { // as the other loop does
+			t.Errorf("a flow without shards is due at %s", at)
+		}
+	})
+	both.Wait()
+}

@@ -42,13 +42,11 @@ func (a Ahead) Ending(now Instant) time.Duration {
 	return max(a.Until.Add(aheadEnds).Sub(now), 0)
 }
 
-// changed returns a with a change. What is on or off already does not change, and what has not begun need not end.
+// changed returns a with a change. What is on or off already does not change. The end counts even if runs have not come ahead yet: a
+// dispatcher may still go by an earlier setting by which they do, or its clock may say so.
 func (a Ahead) changed(to Ahead) Ahead {
-	switch {
-	case a.On() == to.On():
+	if a.On() == to.On() {
 		return a
-	case !to.On() && to.Until < a.From:
-		return Ahead{}
 	}
 	return to
 }

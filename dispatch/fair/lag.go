@@ -16,7 +16,8 @@ import (
 // take the processors from the results. So a tenant that lags is backlogged, and its rows are claimed at the rate of its
 // results, times a factor that falls from mostClaims at a wait of lagFrom to leastClaims at lagMost. It is 1 between them, and
 // there the wait settles. What is not claimed waits as rows. If fewer claims do not help, somebody else is the reason: the rate
-// does not fall below leastClaims of the best one of the last minutes.
+// does not fall below leastClaims of the best one. That is forgotten only while the wait grows, as it does if the listeners can
+// do less than before: a wait that stays is not a queue, but a way that takes long, such as a broker that answers slowly.
 //
 // taskd tells which tenants lag, each process by the results that it gets. If most of them say so, the wait is the least of
 // theirs, and the rate that of all. Each dispatcher has the part of it that corresponds to its part of the shards. A tenant's
@@ -31,8 +32,11 @@ const (
 	// lagHolds is how long the word of a process stands.
 	lagHolds = 2 * time.Second
 	lagBurst = 250 * time.Millisecond
-	// bestHalves is in what time the best rate that is remembered falls to half.
+	// bestHalves is in what time the best rate that is remembered falls to half while the wait grows: while it is above its
+	// moving average over usualOver by growsBy.
 	bestHalves = 2 * time.Minute
+	usualOver  = 20 * time.Second
+	growsBy    = 500 * time.Millisecond
 	// lagClaim is how much of its rate a claim waits for, so that claims are not small, and mostLater bounds this
 	// wait, as the rate may rise meanwhile.
 	lagClaim  = 100 * time.Millisecond
@@ -53,8 +57,9 @@ type lags map[int32]*lag
 // after claims that went on at the same time.
 type lag struct {
 	said     map[uint64]saidLag
-	best     float64 // results per second, at bestAt
-	bestAt   time.Time
+	best     float64       // results per second
+	usual    time.Duration // moving average of the wait
+	measured time.Time     // when both were updated
 	rows     float64
 	filledAt time.Time
 }
@@ -69,7 +74,7 @@ type saidLag struct {
 func (l lags) note(now time.Time, w *Word, of task.Lag) {
 	t := l[of.Tenant]
 	if t == nil {
-		t = &lag{said: map[uint64]saidLag{}, bestAt: now}
+		t = &lag{said: map[uint64]saidLag{}, usual: of.Wait, measured: now}
 		l[of.Tenant] = t
 	}
 	t.said[w.Sender] = saidLag{of, w.Processes, now}
@@ -94,9 +99,19 @@ func (l lags) rate(now time.Time, tenant int32) float64 {
 		return 0
 	}
 	perSecond *= float64(processes) / float64(len(of.said))
-	of.best = max(of.best*math.Exp2(-now.Sub(of.bestAt).Seconds()/bestHalves.Seconds()), perSecond)
-	of.bestAt = now
+	of.measure(now, wait, perSecond)
 	return max(perSecond*task.Ramp(wait, lagFrom, lagMost, mostClaims, leastClaims), of.best*leastClaims, slowestLagging)
+}
+
+// measure updates the best rate and the usual wait.
+func (of *lag) measure(now time.Time, wait time.Duration, perSecond float64) {
+	since := now.Sub(of.measured).Seconds()
+	if wait > of.usual+growsBy {
+		of.best *= math.Exp2(-since / bestHalves.Seconds())
+	}
+	of.best = max(of.best, perSecond)
+	of.usual += time.Duration(float64(wait-of.usual) * min(since/usualOver.Seconds(), 1))
+	of.measured = now
 }
 
 // limit limits the rows of a grant if its tenant lags, or returns when to ask again.

@@ -144,15 +144,31 @@ func TestMostProcessesMustSayThatATenantLags(t *testing.T) {
 	}
 }
 
-// TestClaimsThatAreNotTheReasonFallToHalfAtMost has a wait that does not fall with the claims.
+// TestClaimsThatAreNotTheReasonFallToHalfAtMost has a wait that does not fall with the claims, for as long as it takes.
 func TestClaimsThatAreNotTheReasonFallToHalfAtMost(t *testing.T) {
 	s, results := NewScheduler(), 10_000.0
-	for ms := 0; ms < 30_000; ms += 500 {
-		s.ObserveLags(at(ms), Word{Sender: 1, Processes: 1, Lags: lagOf(7, 5*time.Second, results)}, 1)
+	for ms := 0; ms < 1_800_000; ms += 500 {
+		s.ObserveLags(at(ms), Word{Sender: 1, Processes: 1, Lags: lagOf(7, 5*time.Second+time.Duration(ms%1500)*time.Millisecond/10, results)}, 1)
 		results = min(results, s.lags.rate(at(ms), 7))
 	}
 	if results < 4000 || results > 5000 {
 		t.Errorf("%.0f rows are claimed per second in the end, want half of 10000, or a little less", results)
+	}
+}
+
+// TestClaimsFollowListenersThatCanDoLess has a queue in front of listeners that can do a tenth of what they could.
+func TestClaimsFollowListenersThatCanDoLess(t *testing.T) {
+	s, queue, claimed := NewScheduler(), 0.0, 10_000.0
+	const can = 1000.0
+	s.ObserveLags(begun, Word{Sender: 1, Processes: 1, Lags: lagOf(7, 600*time.Millisecond, 10_000)}, 1)
+	for ms := 500; ms < 1_200_000; ms += 500 {
+		queue = max(queue+(claimed-can)/2, 0)
+		wait := time.Duration(queue / can * float64(time.Second))
+		s.ObserveLags(at(ms), Word{Sender: 1, Processes: 1, Lags: lagOf(7, wait, can)}, 1)
+		claimed = s.lags.rate(at(ms), 7)
+	}
+	if claimed > 1.2*can {
+		t.Errorf("%.0f rows are claimed per second in the end, want about %.0f", claimed, can)
 	}
 }
 
