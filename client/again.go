@@ -25,7 +25,8 @@ type again struct {
 	to      *batcher[action]
 	phase   time.Duration // of the groups: other listeners have others
 	waiting []waitingAction
-	timer   *time.Timer // fires at the first instant of waiting; nil: none is set
+	timer   *time.Timer // fires at first, the first instant of waiting; nil: none is set
+	first   time.Time
 }
 
 // retries holds one again for each sender of actions.
@@ -72,7 +73,9 @@ func (g *engine) pushAction(w *again, a action) {
 		at = a.notBefore
 	}
 	w.waiting = append(w.waiting, waitingAction{a, at})
-	g.sendAgainLater(w)
+	if w.timer == nil || at.Before(w.first) {
+		g.sendAgainAt(w, at)
+	}
 }
 
 // answered counts the answer to an action that may have been sent again. The caller holds the lock.
@@ -101,15 +104,12 @@ func (g *engine) unansweredAgain(acts []action, after time.Duration) {
 	})
 }
 
-// sendAgainLater sets the timer of w. The caller holds the lock.
-func (g *engine) sendAgainLater(w *again) {
-	if len(w.waiting) == 0 {
-		return
-	}
-	first := slices.MinFunc(w.waiting, func(a, b waitingAction) int { return a.at.Compare(b.at) }).at
+// sendAgainAt sets the timer of w. The caller holds the lock.
+func (g *engine) sendAgainAt(w *again, first time.Time) {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
+	w.first = first
 	w.timer = time.AfterFunc(time.Until(first), func() { g.sendAgain(w) })
 }
 
@@ -132,7 +132,9 @@ func (g *engine) sendAgain(w *again) {
 	}
 	clear(w.waiting[len(rest):])
 	w.waiting, w.timer = rest, nil
-	g.sendAgainLater(w)
+	if len(rest) > 0 {
+		g.sendAgainAt(w, slices.MinFunc(rest, func(a, b waitingAction) int { return a.at.Compare(b.at) }).at)
+	}
 }
 
 // takeSlot takes a slot of the kind's limit for an entry that has none. It returns false if

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -75,6 +79,97 @@ func TestRunsWithoutAnAnswerHoldUpNoOthers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// halfService stores no result of the upper half of the databases, as if their server hung.
+type halfService struct{ promptService }
+
+func (halfService) ReportResults(_ context.Context, q *perceptorv1.ReportResultsRequest, _ ...grpc.CallOption) (*perceptorv1.ReportResultsResponse, error) {
+	a := &perceptorv1.ReportResultsResponse{}
+	for _, r := range q.GetResults() {
+		code := perceptorv1.RunCode_RUN_CODE_ACCEPTED
+		if task.ID(r.GetAttempt().GetTaskId()).Shard().Database() >= task.Databases/2 {
+			code = perceptorv1.RunCode_RUN_CODE_RETRY
+		}
+		a.Replies = append(a.Replies, &perceptorv1.RunReply{Code: code})
+	}
+	return a, nil
+}
+
+// Runs that were executed, and whose results have no answer, leave the memory and the places of listeners to others.
+func TestResultsWithoutAnAnswerNeedLittleMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const runs, size = 4000, 1 << 10
+		l, err := (&Client{runs: halfService{}}).NewListener(ListenerConfig{
+			Check: CheckNever, NoHeartbeats: true, Workers: 16, MaxPending: runs * 3 / 4, MaxPendingBytes: runs / 8 * size,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Handle("k", func(context.Context, *Run) error { return nil })
+		for _, k := range l.kinds {
+			k.call = l.chain(k)
+		}
+		g := l.engine
+		ctx, stop := context.WithCancel(t.Context())
+		var senders sync.WaitGroup
+		g.runSenders(ctx, &senders)
+		part := newTracker(0, 0)
+		admitting, end := context.WithTimeout(ctx, time.Minute)
+		defer end()
+		params := map[string]string{"a": strings.Repeat("x", size)}
+		n := 0
+		for ; n < runs && g.admit(admitting); n++ {
+			p := newRunOf(1, task.NonBlocking, "k", params)
+			p.Task = task.NewID(int64(n+1), task.Shard(n%task.Databases*task.ShardsPerDatabase))
+			g.arrive(part, p, int64(n))
+		}
+		time.Sleep(time.Second)
+		g.mu.Lock()
+		if n != runs || g.unansweredEntries != runs/2 || g.table.bytes != 0 || len(part.open) != runs/2 {
+			t.Errorf("%d of %d runs were admitted; %d have no answer, %d bytes are counted, and %d offsets are kept; want half of the runs, 0 bytes, and as many offsets",
+				n, runs, g.unansweredEntries, g.table.bytes, len(part.open))
+		}
+		g.mu.Unlock()
+		stop()
+		senders.Wait()
+		g.mu.Lock()
+		for _, a := range []*again{g.again.starts, g.again.reports, g.again.checks, g.again.handBacks} {
+			if a.timer != nil {
+				a.timer.Stop()
+			}
+		}
+		g.mu.Unlock()
+		g.wait()
+	})
+}
+
+// The timer of entries without an answer is set anew only by one that is to be sent sooner: there may be tens of thousands.
+func TestEntriesWithoutAnAnswerShareATimer(t *testing.T) {
+	l, err := (&Client{runs: promptService{}}).NewListener(ListenerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := l.engine
+	w := g.again.reports
+	push := func(after time.Duration) {
+		pub := newRunOf(1, task.NonBlocking, "k", nil)
+		g.pushAction(w, action{verb: doReport, entry: &entry{unanswered: true}, rec: &arrival{pub: pub}, tries: 1, notBefore: time.Now().Add(after)})
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	push(time.Hour)
+	first := w.timer
+	for range 100 {
+		push(2 * time.Hour)
+	}
+	if w.timer != first {
+		t.Error("an entry that is to be sent later has set the timer anew")
+	}
+	if push(time.Minute); w.timer == first || time.Until(w.first) > time.Minute {
+		t.Errorf("the timer is not set for the entry that is to be sent first, but %s from now", time.Until(w.first))
+	}
+	w.timer.Stop()
 }
 
 func TestRepeatedCallsAddLittleLoad(t *testing.T) {

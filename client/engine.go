@@ -124,9 +124,10 @@ func (g *engine) admit(ctx context.Context) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	full := func() bool {
-		return g.table.pending-g.parked-g.holds.queue.Len()-g.unansweredEntries >= g.ahead(queueAhead)+g.l.cfg.Workers ||
-			g.table.pending-g.holds.queue.Len() >= g.l.cfg.MaxPending || g.holds.queue.Len() >= mostHeld ||
-			g.table.bytes >= g.l.cfg.MaxPendingBytes
+		held, most := g.holds.queue.Len(), g.l.cfg.MaxPending
+		working := g.table.pending - held - g.unansweredEntries
+		return working-g.parked >= g.ahead(queueAhead)+g.l.cfg.Workers ||
+			working >= most || held >= mostHeld || g.unansweredEntries >= most || g.table.bytes >= g.l.cfg.MaxPendingBytes
 	}
 	if !full() {
 		return !g.stopping && ctx.Err() == nil

@@ -1,6 +1,6 @@
 package client
 
-import "sort"
+import "slices"
 
 // tracker knows which records of one partition are done, during one generation of
 // the consumer group.
@@ -14,15 +14,10 @@ import "sort"
 // concurrent use; the engine's lock guards it.
 type tracker struct {
 	partition int
-	seen      []seenOffset // from the first record that is not done
-	next      int64        // the offset to commit when seen is empty
-	committed int64        // the offset that was committed last; at first the initial one
-	over      bool         // the generation has ended: the next owner reads on
-}
-
-type seenOffset struct {
-	offset int64
-	done   bool
+	open      []int64 // the offsets of records that are not done
+	next      int64   // the offset to commit when all are done
+	committed int64   // the offset that was committed last; at first the initial one
+	over      bool    // the generation has ended: the next owner reads on
 }
 
 // position is a record's place on a partition.
@@ -42,31 +37,30 @@ func newTracker(partition int, offset int64) *tracker {
 
 // add records that the record at offset was read.
 func (t *tracker) add(offset int64) position {
-	t.seen = append(t.seen, seenOffset{offset: offset})
+	t.open = append(t.open, offset)
 	t.next = offset + 1
 	return position{t, offset}
 }
 
 // done records that the record at offset need not be read again.
 func (t *tracker) done(offset int64) {
-	i := sort.Search(len(t.seen), func(i int) bool { return t.seen[i].offset >= offset })
-	if i == len(t.seen) || t.seen[i].offset != offset {
-		return
+	i, found := slices.BinarySearch(t.open, offset)
+	switch {
+	case !found:
+	case i < len(t.open)/2: // move the shorter part
+		copy(t.open[1:i+1], t.open[:i])
+		t.open = t.open[1:]
+	default:
+		t.open = slices.Delete(t.open, i, i+1)
 	}
-	t.seen[i].done = true
-	n := 0
-	for n < len(t.seen) && t.seen[n].done {
-		n++
-	}
-	t.seen = t.seen[n:]
 }
 
 // prefix returns the offset to commit: that of the first record that is not
 // done. ok is false when it has not moved since the last commit.
 func (t *tracker) prefix() (offset int64, ok bool) {
 	offset = t.next
-	if len(t.seen) > 0 {
-		offset = t.seen[0].offset
+	if len(t.open) > 0 {
+		offset = t.open[0]
 	}
 	return offset, offset > t.committed && offset >= 0
 }

@@ -288,6 +288,8 @@ func (t *table) handlerEnded(out []action, e *entry, attempt int32, r task.Resul
 		return out
 	}
 	e.phase, e.result = reporting, r
+	t.bytes -= len(e.rec.pub.Params) // nobody needs them any more, and the answer may take long
+	e.rec.pub.Params = nil
 	return append(out, action{verb: doReport, entry: e, rec: e.rec, res: e.result})
 }
 

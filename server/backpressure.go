@@ -79,9 +79,9 @@ func (b *backpressure) yield(ctx context.Context, tenant int32, tasks int) (wait
 		return 0, 0
 	}
 	if _, is := slices.BinarySearch(b.lateness().Backlogged, tenant); is {
-		waited, pause = b.backlogged.yield(ctx, tenant, tasks)
+		waited, pause = b.backlogged.yield(ctx, tenant, tasks, mostYield)
 	}
-	w, p := b.everybody.yield(ctx, tenant, tasks)
+	w, p := b.everybody.yield(ctx, tenant, tasks, mostYield-waited)
 	return waited + w, max(pause, p)
 }
 
@@ -131,14 +131,14 @@ func (y *yielding) addRate() float64 {
 	return max(p.PerSecond*factor/float64(max(y.processes(), 1)), slowestAdds)
 }
 
-// yield is as for [backpressure].
-func (y *yielding) yield(ctx context.Context, tenant int32, tasks int) (waited, pause time.Duration) {
+// yield is as for [backpressure]. It waits for at most that long.
+func (y *yielding) yield(ctx context.Context, tenant int32, tasks int, most time.Duration) (waited, pause time.Duration) {
 	began := time.Now()
 	w, pause := y.enter(began, tenant, tasks)
 	if w == nil {
 		return 0, pause
 	}
-	t := time.NewTimer(mostYield)
+	t := time.NewTimer(most)
 	defer t.Stop()
 	select {
 	case <-w.ready:
@@ -234,14 +234,13 @@ func (y *yielding) serve() {
 	y.timer.Reset(min(untilToken, yieldStep))
 }
 
-// leave lets a call go that has waited for long enough, or is given up. Its tasks count all the
-// same.
+// leave lets a call go that has waited for long enough, or is given up. Its tasks count for its own tenant only: if
+// they took tokens, a tenant with many callers that do not pause would leave none to the others, and debts for later.
 func (y *yielding) leave(w *waitingAdd) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if w.index >= 0 {
 		heap.Remove(&y.waiting, w.index)
-		y.tokens -= float64(w.tasks)
 	}
 }
 

@@ -92,6 +92,55 @@ func adder(ctx context.Context, b *backpressure, tenant int32, batch int, added 
 	}
 }
 
+// A tenant whose many callers add much and do not pause is in nobody's way, nor does it leave debts.
+func TestCallersThatDoNotPauseHoldUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, late := pressed(4000, 1)
+		late.Store(int64(yieldMost)) // 3,000 adds per second
+		ctx, cancel := context.WithCancel(t.Context())
+		var adding sync.WaitGroup
+		var added atomic.Int64
+		for range 64 {
+			adding.Go(func() { adder(ctx, b, 1, 1000, &added, false) })
+		}
+		mean := func() (sum time.Duration) {
+			for range 20 {
+				waited, _ := b.yield(t.Context(), 2, 1)
+				sum += waited / 20
+				time.Sleep(100 * time.Millisecond)
+			}
+			return sum
+		}
+		time.Sleep(time.Second)
+		if wait := mean(); wait > mostYield*3/5 {
+			t.Errorf("single adds of another tenant wait for %v, want less than the longest wait: a call of 1,000 takes a third of a second", wait)
+		}
+		cancel()
+		adding.Wait()
+		time.Sleep(time.Second)
+		if wait := mean(); wait > time.Millisecond {
+			t.Errorf("a second after that they wait for %v, want 0", wait)
+		}
+	})
+}
+
+// A call that yields to the backlogs and to the foreground waits for no longer than one that yields to one of them.
+func TestNoAddWaitsTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pace := task.Pace{Late: time.Hour, PerSecond: 1000}
+		b := newBackpressure(func() task.Lateness { return task.Lateness{Foreground: pace, Backlogs: pace, Backlogged: []int32{5}} }, nil)
+		var adding sync.WaitGroup
+		for range 20 {
+			adding.Go(func() {
+				if waited, _ := b.yield(t.Context(), 5, 1000); waited > mostYield {
+					t.Errorf("a call has waited for %v, want at most %v", waited, mostYield)
+				}
+			})
+		}
+		adding.Wait()
+	})
+}
+
 func TestAddsYieldFairly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, late := pressed(4000, 1)
