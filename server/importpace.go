@@ -16,7 +16,7 @@ import (
 //
 // A chunk has many more tasks than a tenant's rate allows at once. So a chunk is stored if the
 // rate has made up for the chunks before, and its tasks are charged then. Every answer says how
-// long that will take. A caller that sends the next chunk sooner waits for it here, up to
+// long that will take. Other adds of the tenant come first ([stock]). A caller that sends the next chunk sooner waits for it here, up to
 // paceWithin, and is refused if it takes longer. The rate of the import itself, and the pauses for
 // due tasks and for the servers, are kept in the same way.
 
@@ -85,7 +85,7 @@ func (q *quotas) admitChunk(ctx context.Context, t *Tenant, n int, updates bool)
 		return nil, err
 	}
 	if rate := q.rateOf(t, task.QuotaAdds); rate != nil {
-		u.stocks[task.QuotaAdds].charge(*rate, n)
+		u.stocks[task.QuotaAdds].borrow(*rate, n)
 	}
 	return r, nil
 }
@@ -98,25 +98,14 @@ func (q *quotas) chunkStored(t *Tenant, unused, updated int) (wait time.Duration
 	}
 	u := q.of(t.ID)
 	if r := q.rateOf(t, task.QuotaAdds); r != nil {
-		u.stocks[task.QuotaAdds].refund(unused)
+		u.stocks[task.QuotaAdds].giveBack(unused)
 		wait = u.stocks[task.QuotaAdds].owed(*r)
 	}
 	if r := q.rateOf(t, task.QuotaUpdates); r != nil && updated > 0 {
-		u.stocks[task.QuotaUpdates].charge(*r, updated)
+		u.stocks[task.QuotaUpdates].borrow(*r, updated)
 		wait = max(wait, u.stocks[task.QuotaUpdates].owed(*r))
 	}
 	return wait
-}
-
-// owed returns how long it takes until the rate has made up for what was used, or 0.
-func (s *stock) owed(r quotaRate) time.Duration {
-	s.mu.Lock()
-	debt := s.tokens < 0
-	s.mu.Unlock()
-	if !debt {
-		return 0
-	}
-	return s.missing(r, 1)
 }
 
 // payDebt waits until the tenant's rate has made up for what was used before, up to a time; then it

@@ -28,13 +28,18 @@ const (
 // empty if it can. So most calls wait for nothing, and a tenant that is over its rate costs a
 // statement every takeGap. What is known only after a call, such as the size of its answer, is
 // taken from the stock then. The stock may fall below zero; calls are refused until the rate
-// has made up for it.
+// has made up for it. What an import uses, in chunks that are larger than what a rate allows at
+// once, is a debt beside the stock: what calls leave of the rate pays it, so an import refuses
+// no call of its tenant.
 //
 // While the bucket does not answer, the stock fills itself with the rate divided by the number
 // of processes.
 type stock struct {
 	mu     sync.Mutex
 	tokens float64
+	debt   float64
+	// making is set while a timer will make up for a debt.
+	making bool
 	// taking is closed when the take in progress has ended; nil: there is none.
 	taking chan struct{}
 	again  time.Time // no take before this instant
@@ -114,6 +119,47 @@ func (s *stock) charge(r quotaRate, n int) {
 	s.makeUp(r, now)
 }
 
+// borrow adds n tokens that an import uses to its debt.
+func (s *stock) borrow(r quotaRate, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	s.fill(r, now)
+	s.debt += float64(n)
+	s.spent.add(now, int64(n))
+	s.makeUp(r, now)
+}
+
+// giveBack takes n tokens back that were borrowed and not used.
+func (s *stock) giveBack(n int) {
+	s.refund(n)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pay(float64(n))
+}
+
+// pay pays the debt with up to n tokens of the stock. The caller holds the lock.
+func (s *stock) pay(n float64) {
+	paid := min(s.debt, max(min(n, s.tokens), 0))
+	s.debt -= paid
+	s.tokens -= paid
+}
+
+// owed returns how long it takes until the rate has paid the debt, or 0. It makes sure that it does.
+func (s *stock) owed(r quotaRate) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.debt <= 0 {
+		return 0
+	}
+	now := time.Now()
+	if s.fill(r, now); s.away {
+		s.take(r, r.slice(), now) // it may answer again
+	}
+	s.makeUp(r, now)
+	return time.Duration(math.Ceil(max(s.debt, 1)/s.perSecond(r)*1000)) * time.Millisecond
+}
+
 // refund gives back n tokens that were taken beforehand and not used.
 func (s *stock) refund(n int) {
 	if n <= 0 {
@@ -125,12 +171,31 @@ func (s *stock) refund(n int) {
 	s.spent.add(time.Now(), int64(-n))
 }
 
-// makeUp takes the tokens of a stock that is below zero. They may be more than the bucket can
-// hold, so the takes follow each other. The caller holds the lock.
+// makeUp takes the tokens of a stock that is below zero or has a debt, and goes on until it is not. They may be more than the
+// bucket can hold, so the takes follow each other. The caller holds the lock.
 func (s *stock) makeUp(r quotaRate, now time.Time) {
-	if s.tokens < 0 && !s.away {
-		s.take(r, r.slice()-s.tokens, now)
+	if s.tokens >= 0 && s.debt <= 0 || s.away || s.taking != nil {
+		return
 	}
+	if wait := s.again.Sub(now); wait > 0 {
+		s.makeUpIn(r, wait)
+		return
+	}
+	s.take(r, r.slice()-min(s.tokens, 0)+s.debt, now)
+}
+
+// makeUpIn calls makeUp after d, unless that is to happen anyway. The caller holds the lock.
+func (s *stock) makeUpIn(r quotaRate, d time.Duration) {
+	if s.making {
+		return
+	}
+	s.making = true
+	time.AfterFunc(d, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.making = false
+		s.makeUp(r, time.Now())
+	})
 }
 
 // take begins a take unless there is one, or it is too early. The caller holds the lock.
@@ -149,12 +214,8 @@ func (s *stock) take(r quotaRate, want float64, now time.Time) {
 		defer s.mu.Unlock()
 		defer close(taking)
 		s.taken(r, got, err, asked)
-		if s.tokens < 0 && !s.away {
-			time.AfterFunc(time.Second/takesPerSecond, func() {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				s.makeUp(r, time.Now())
-			})
+		if s.tokens < 0 || s.debt > 0 {
+			s.makeUpIn(r, time.Second/takesPerSecond)
 		}
 	}()
 }
@@ -171,6 +232,7 @@ func (s *stock) taken(r quotaRate, got task.Tokens, err error, asked int) {
 	s.fill(r, now)
 	s.away = false
 	s.tokens += float64(got.Granted)
+	s.pay(s.tokens - r.slice()) // calls first
 	if got.Granted < asked {
 		s.again = now.Add(max(time.Duration(got.Wait)*time.Millisecond, takeGap))
 	}
@@ -206,17 +268,22 @@ func (s *stock) fill(r quotaRate, now time.Time) {
 	}
 	grown := s.tokens + now.Sub(s.filled).Seconds()*r.share()
 	s.tokens, s.filled = max(s.tokens, min(grown, r.share())), now
+	s.pay(s.tokens - r.share()/takesPerSecond)
 }
 
 // missing returns how long it takes until the stock may have n tokens.
 func (s *stock) missing(r quotaRate, n int) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	perSecond := float64(r.perSecond)
+	return time.Duration(math.Ceil(max(float64(n)-s.tokens, 1)/s.perSecond(r)*1000)) * time.Millisecond
+}
+
+// perSecond returns the tokens that the stock may get in a second. The caller holds the lock.
+func (s *stock) perSecond(r quotaRate) float64 {
 	if s.away {
-		perSecond = r.share()
+		return r.share()
 	}
-	return time.Duration(math.Ceil(max(float64(n)-s.tokens, 1)/perSecond*1000)) * time.Millisecond
+	return float64(r.perSecond)
 }
 
 // lastSecond returns the tokens used within the last whole second.

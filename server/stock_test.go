@@ -19,7 +19,8 @@ type fakeBucket struct {
 	at     time.Time
 	takes  atomic.Int64
 	err    error
-	silent bool // it answers only when the caller gives up
+	silent bool  // it answers only when the caller gives up
+	wait   int64 // ms, of each answer
 }
 
 func (f *fakeBucket) take(perSecond int64) func(context.Context, int) (task.Tokens, error) {
@@ -36,7 +37,7 @@ func (f *fakeBucket) take(perSecond int64) func(context.Context, int) (task.Toke
 		f.at = now
 		n := int(min(float64(want), f.free))
 		f.free -= float64(n)
-		return task.Tokens{Granted: n}, f.err
+		return task.Tokens{Granted: n, Wait: f.wait}, f.err
 	}
 }
 
@@ -144,6 +145,78 @@ func TestCallsDoNotWaitForASilentBucket(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute) // the take ends
+	})
+}
+
+// An import stores chunk after chunk, each as soon as the rate has paid the one before. Nothing but its own questions drives
+// the stock. Beside it calls come first.
+func TestImportsUseWhatCallsLeaveOfARate(t *testing.T) {
+	const rate, chunk = 20_000, 65_536
+	for name, calls := range map[string]int{"alone": 0, "beside calls": 1, "beside calls that use half of the rate": 500} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bucket := &fakeBucket{at: time.Now(), free: rate, wait: 300}
+				r := quotaRate{perSecond: rate, processes: 1, take: bucket.take(rate)}
+				var s stock
+				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+				defer stop()
+				stored := 0
+				var importing sync.WaitGroup
+				importing.Go(func() {
+					for ctx.Err() == nil {
+						wait := s.owed(r)
+						if wait == 0 {
+							s.borrow(r, chunk)
+							s.giveBack(chunk / 8) // lines that added no task
+							stored += chunk * 7 / 8
+						}
+						time.Sleep(max(min(wait, time.Second), time.Millisecond))
+					}
+				})
+				time.Sleep(time.Millisecond)
+				for ; calls > 0 && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+					began := time.Now()
+					if _, ok, err := s.admit(t.Context(), r, calls); !ok || err != nil || time.Since(began) > takeWait {
+						t.Fatalf("a call beside an import: admitted %t, %v, after %s", ok, err, time.Since(began))
+					}
+				}
+				importing.Wait()
+				left := 60 * (rate - 20*calls)
+				if stored < left*9/10 || stored > left+rate+chunk {
+					t.Errorf("%d lines were stored in a minute, want about %d", stored, left)
+				}
+				time.Sleep(time.Minute) // the rate pays the rest
+				if wait := s.owed(r); wait != 0 {
+					t.Errorf("a minute later %s are owed", wait)
+				}
+			})
+		})
+	}
+}
+
+// A bucket that does not answer leaves an import the share of its process, and is asked again.
+func TestAnImportGoesOnWhileItsBucketIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := &fakeBucket{err: errors.New("away")}
+		r := quotaRate{perSecond: 1000, processes: 2, take: bucket.take(1000)}
+		var s stock
+		s.borrow(r, 2000)
+		paid := func() (took time.Duration) {
+			for began := time.Now(); s.owed(r) > 0 && took < time.Minute; took = time.Since(began) {
+				time.Sleep(100 * time.Millisecond)
+			}
+			return took
+		}
+		if took := paid(); took < 2*time.Second || took > 5*time.Second {
+			t.Errorf("2,000 lines at 500 a second were paid after %s", took)
+		}
+		bucket.mu.Lock()
+		bucket.err, bucket.at = nil, time.Now()
+		bucket.mu.Unlock()
+		s.borrow(r, 10_000)
+		if took := paid(); took < 8*time.Second || took > 12*time.Second {
+			t.Errorf("10,000 lines at 1,000 a second were paid after %s", took)
+		}
 	})
 }
 
