@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"net"
 	"syscall"
 
@@ -17,8 +18,9 @@ type TooLargeError struct {
 	Bytes int
 }
 
+// Error tells the size by its order only: records with the same error become dead in one transaction.
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("record of %d bytes is too large for topic %s (see max.message.bytes)", e.Bytes, e.Topic)
+	return fmt.Sprintf("a record of at least %d bytes is too large for topic %s (see max.message.bytes)", 1<<max(bits.Len(uint(e.Bytes))-1, 0), e.Topic)
 }
 
 // Unpublishable returns true because no retry can succeed.
