@@ -26,6 +26,8 @@ type call struct {
 	// failing tenant that has the call to itself, or nil.
 	in *traffic
 	of *topicQueue
+	// ended is set when the call has ended, lingers when it has given its place back before.
+	ended, lingers bool
 }
 
 // pick returns the next call. If there is none, it returns nil and the time to look again,

@@ -157,7 +157,8 @@ type Config struct {
 	// memory. The default is that none do.
 	Holds func(tenant int32) bool
 	// PublishConcurrency bounds the concurrent calls for healthy tenants, and separately
-	// those for failing tenants. The default is 4.
+	// those for failing tenants. The default is 4. A call for tenants in the foreground counts for
+	// at most 150 ms; up to 64 more may take longer.
 	PublishConcurrency int
 	// PublishTimeout bounds one call. The default is 15 s.
 	PublishTimeout time.Duration

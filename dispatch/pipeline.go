@@ -48,6 +48,8 @@ type pipeline struct {
 	// them. failingCalls counts current calls for failing tenants.
 	foreground, background traffic
 	failingCalls           int
+	// lingering is the number of foreground calls that have given their places back.
+	lingering int
 	outage                 outage
 	// stopped is set when a database has found no capacity.
 	stopped bool
@@ -172,6 +174,7 @@ func (p *pipeline) run(ctx context.Context) {
 func (p *pipeline) send(ctx context.Context, next *call) {
 	results := newResults(next.records)
 	defer p.finish(next, results, time.Now())
+	defer time.AfterFunc(placeFor, func() { p.linger(next) }).Stop()
 	if p.at(ctx, BeforePublish, -1) != nil {
 		return
 	}
@@ -194,6 +197,22 @@ func (p *pipeline) send(ctx context.Context, next *call) {
 			p.settler.unpublishable(u)
 		}
 	})
+}
+
+// mostLingering bounds the calls that have given their places back.
+const mostLingering = 64
+
+// linger gives back the place of a foreground call that takes long: one broker may be slow or hang, and a call carries the records
+// of all brokers. The records of the others that come next go in another call. Of a backlog there is one call at a time.
+func (p *pipeline) linger(c *call) {
+	p.mu.Lock()
+	if c.in == &p.foreground && !c.ended && p.lingering < mostLingering {
+		c.in.calls--
+		p.lingering++
+		c.lingers = true
+	}
+	p.mu.Unlock()
+	p.wake()
 }
 
 // acknowledged handles records that Kafka has confirmed.
@@ -234,8 +253,13 @@ func (p *pipeline) finish(next *call, results *results, start time.Time) {
 	failed, gone := results.rest()
 	p.discard(gone)
 	p.mu.Lock()
+	next.ended = true
 	if next.of == nil {
-		next.in.calls--
+		if next.lingers {
+			p.lingering--
+		} else {
+			next.in.calls--
+		}
 		next.in.took = (7*next.in.took + now.Sub(start)) / 8
 	} else {
 		p.failingCalls--

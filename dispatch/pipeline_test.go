@@ -303,7 +303,7 @@ func TestSlowCallsAreMadeLessOften(t *testing.T) {
 
 func TestCallsAreBoundedInNumberAndSize(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.kafka.wait = 200 * time.Millisecond
+		w.kafka.wait = placeFor - time.Millisecond
 		m := w.start("a", func(c *Config, _ *Events) { c.CallRecords = 100; c.PublishConcurrency = 3 })
 		for n := range int64(4992) {
 			w.store.add(id(task.Shard(n%32), n+1), int32(n%3), 0, 0)
@@ -318,6 +318,44 @@ func TestCallsAreBoundedInNumberAndSize(t *testing.T) {
 		}
 		m.stop()
 		w.checkSettled()
+	})
+}
+
+// TestASlowBrokerHoldsUpItsOwnRecordsOnly has the partitions of tenant 1 on a broker that takes 3 s for a request.
+func TestASlowBrokerHoldsUpItsOwnRecordsOnly(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.kafka.answer = func(ctx context.Context, p *task.Publication) (bool, error) {
+			if p.Tenant == 1 {
+				pause(ctx, 3*time.Second)
+			}
+			return true, nil
+		}
+		m := w.start("d1", nil)
+		defer m.stop()
+		for d := range task.Databases {
+			m.acquire(firstShard(d))
+		}
+		time.Sleep(time.Second)
+		add := func(database int, tenant int32) task.ID {
+			m.added++
+			added := id(firstShard(database), m.added)
+			w.store.add(added, tenant, 0, 0)
+			m.Hint(database, task.At(time.Now()))
+			return added
+		}
+		var worst time.Duration
+		for i := range 200 {
+			add(i%task.Databases, 1)
+			other, due := add((i+1)%task.Databases, 2), time.Now()
+			for w.kafka.times(run(other, 1)) == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			worst = max(worst, time.Since(due))
+			time.Sleep(50 * time.Millisecond)
+		}
+		if worst > 2*placeFor {
+			t.Errorf("a run of another tenant was published %s after it was due, want at most %s", worst, 2*placeFor)
+		}
 	})
 }
 
