@@ -207,9 +207,10 @@ func (d *Dispatcher) confirmed(now time.Time, records []*record) {
 	late := make([]time.Duration, len(records))
 	for i, r := range records {
 		late[i] = max(shown[r.part.database].Sub(r.pub.ScheduledAt), 0) // it may be published ahead
-		d.events.Published(&r.pub, late[i])
+		caused := r.caused(now, late[i])
+		d.events.Published(&r.pub, caused)
 		if r.background {
-			d.events.PublishedBackground(&r.pub, late[i])
+			d.events.PublishedBackground(&r.pub, caused)
 		}
 	}
 	d.lateness.confirmed(now, records, late)

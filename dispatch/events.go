@@ -30,7 +30,8 @@ type Events struct {
 	// Lost is called when shards were dropped. err is nil if they have another owner.
 	Lost func(database int, shards []task.Shard, err error)
 	// Published is called when Kafka has confirmed p. late is the time since its
-	// scheduled_at by the database's clock. p must not be changed.
+	// scheduled_at by the database's clock, without the time before its row was there: that of a task that
+	// was added later, or of an instant that is caught up. p must not be changed.
 	Published func(p *task.Publication, late time.Duration)
 	// PublishedBackground is called after Published for records that a flow claim has
 	// claimed. Their tenant's backlog or limit may have made them late.

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"reflect"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,7 +38,7 @@ func TestRowsHaveWaitedSinceAClaimThatLeftNothing(t *testing.T) {
 	p := idle()
 	p.acquired(at(0))
 	claimed := func(ms int, of []task.Shard, more bool) time.Time {
-		p.took = 50 * time.Millisecond
+		p.took, p.decidedAt = 50*time.Millisecond, at(ms)
 		since := p.waitedSince(at(ms))
 		p.claimed(at(ms), at(ms+50), step{shards: of}, &task.Claim{Now: db(ms), Rows: 1, More: more}, 0)
 		return since
@@ -64,6 +65,27 @@ func TestRowsHaveWaitedSinceAClaimThatLeftNothing(t *testing.T) {
 	p.failed(at(45_000))
 	if got := claimed(49_000, nil, false); !got.Equal(at(40_100)) {
 		t.Errorf("after a failure: since %v, want the claim before", got)
+	}
+	p.decidedAt = at(49_500)
+	if got, want := p.waitedSince(at(49_900)), at(49_500-100).Add(-p.cfg.MaxTick); !got.Equal(want) {
+		t.Errorf("a claim that had to wait for its place: since %v, want %v", got, want)
+	}
+	for name, wait := range map[string]func(){
+		"a process that was frozen": func() {
+			p.wakeBy = at(49_200)
+			p.next(at(49_200).Add(overslept), withCapacity())
+		},
+		"a time without capacity":    func() { p.next(at(49_300), situation{shards: true}) },
+		"a time in which Kafka hung": func() { s := withCapacity(); s.gone = true; p.next(at(49_300), s) },
+	} {
+		p.left = false
+		if wait(); !p.waitedSince(at(49_900)).Equal(at(49_000)) {
+			t.Errorf("after %s: since %v, want the last claim that left nothing", name, p.waitedSince(at(49_900)))
+		}
+	}
+	p.left, p.wakeBy = false, at(49_900)
+	if p.next(at(49_910), withCapacity()); p.left {
+		t.Error("a loop that wakes in time counts as frozen")
 	}
 	p.acquired(at(50_000))
 	if got := claimed(50_100, nil, false); !got.IsZero() {
@@ -182,6 +204,34 @@ func TestReportsOfSeveralDispatchersAreJoinedAndExpire(t *testing.T) {
 		}
 		if l := h.Lateness(); !reflect.DeepEqual(l, want) {
 			t.Errorf("after the reports of one have expired: %+v, want %+v", l, want)
+		}
+	})
+}
+
+// TestPlannedLatenessIsNotCounted has runs whose instants were hours ago when their rows were written, as those of a backfill.
+func TestPlannedLatenessIsNotCounted(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		var mu sync.Mutex
+		var worst time.Duration
+		n := 0
+		m := w.start("a", func(_ *Config, e *Events) {
+			e.Published = func(_ *task.Publication, late time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				worst = max(worst, late)
+				n++
+			}
+		})
+		m.acquire(33)
+		time.Sleep(time.Minute)
+		for i := range int64(20) {
+			w.store.add(id(33, i+1), 1, -2*time.Hour, 0)
+			m.Hint(1, task.At(time.Now()))
+			time.Sleep(3 * time.Second)
+		}
+		m.stop()
+		if n != 20 || worst > time.Second {
+			t.Errorf("%d runs were published, late by up to %s, want 20 and less than a second", n, worst)
 		}
 	})
 }

@@ -90,10 +90,13 @@ func (p *planner) claimed(start, now time.Time, st step, c *task.Claim, bytes in
 }
 
 // waitedSince returns since when the rows of a claim that begins at start have waited for it, or zero if that is
-// not known. What claims have left behind has waited since the last one that left nothing. If nothing was left, the
-// rows were written later, however long ago they were to fire, and were not known for longer than claims of a database
-// that keeps up are apart.
+// not known. What claims have left behind has waited since the last one that left nothing, and so has what came due while a
+// process was frozen, or Kafka or the database was away. Otherwise the rows have come due or were written later, however long ago
+// they were to fire, and were not known for longer than claims of a database that keeps up are apart.
 func (p *planner) waitedSince(start time.Time) time.Time {
+	if p.decidedAt.Before(start) && !p.decidedAt.IsZero() {
+		start = p.decidedAt
+	}
 	if p.emptiedAt.IsZero() || p.left {
 		return p.emptiedAt
 	}

@@ -60,11 +60,13 @@ type planner struct {
 	// claimedAt is when the last claim began, and firedAt when the last claim that moved
 	// rows ended. took, recordBytes and perSecond are moving averages of a claim's duration,
 	// of the size of a record, and of the rows claimed per second.
-	// emptiedAt is when the last claim of all shards began that has left no due row, or zero. left says that a claim
-	// has left some since, or has failed.
+	// emptiedAt is when the last claim of all shards began that has left no due row, or zero. left says that due rows may have
+	// waited for longer than usual since: a claim has left some, or there was none when there should have been one.
+	// decidedAt is when the last step was decided, and wakeBy when the next one should be at the latest.
 	claimedAt, firedAt time.Time
 	emptiedAt          time.Time
 	left               bool
+	decidedAt, wakeBy  time.Time
 	took               time.Duration
 	recordBytes        int
 	perSecond          float64
@@ -121,8 +123,21 @@ type situation struct {
 	busy int
 }
 
+// overslept is how much later than it should the next step is decided by a process that was frozen, or has no
+// processor time.
+const overslept = 250 * time.Millisecond
+
 // next returns the step to take at now.
 func (p *planner) next(now time.Time, s situation) step {
+	if !p.wakeBy.IsZero() && now.Sub(p.wakeBy) >= overslept || s.records <= 0 || s.bytes <= 0 || s.gone {
+		p.left = true
+	}
+	st := p.decide(now, s)
+	p.decidedAt, p.wakeBy = now, st.until
+	return st
+}
+
+func (p *planner) decide(now time.Time, s situation) step {
 	if now.Before(p.retryAt) {
 		return step{until: p.retryAt}
 	}

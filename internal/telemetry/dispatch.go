@@ -49,7 +49,7 @@ type Dispatch struct {
 func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 	m := &Dispatch{
 		published: counters("runs_published_total", "Deliveries that Kafka has acknowledged; attempt is first or later.", "tenant", "type", "attempt"),
-		lateness:  histograms("lateness_seconds", "Time from the scheduled instant of a run to Kafka's acknowledgement of its first delivery; 0 if that came before.", hourBuckets, "tenant", "type"),
+		lateness:  histograms("lateness_seconds", "Time for which a run waited for dispatchers and Kafka: from its scheduled instant to Kafka's acknowledgement of its first delivery; 0 if that came before. What was added, backfilled or caught up later counts from then.", hourBuckets, "tenant", "type"),
 		backgroundLateness: histograms("background_lateness_seconds",
 			"The part of perceptor_lateness_seconds that belongs to background tenants: backlogged ones, and those with a dispatch rate or a concurrency cap.", hourBuckets, "tenant", "type"),
 		tokens:          counters("dispatch_tokens_total", "Tokens of dispatch rates that claims have used, one for each run.", "tenant"),
