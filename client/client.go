@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -60,6 +61,9 @@ type Config struct {
 	// spans. The trace context of the caller is stored with the task in any
 	// case, if it is sampled; see [Run.TraceParent].
 	TracerProvider trace.TracerProvider
+	// Logger gets a warning, at most every 10 s, while calls are repeated because the
+	// service does not answer. Default: slog.Default().
+	Logger *slog.Logger
 	// DialOptions are additional options of the connection to the service:
 	// interceptors, the stats handler of otelgrpc, a dialer.
 	DialOptions []grpc.DialOption
@@ -130,6 +134,7 @@ type Client struct {
 	placement placement
 	pauses    pauses
 	retries   *budget
+	silent    logLimit
 	// tracer is nil if no spans are created.
 	tracer trace.Tracer
 	stop   context.CancelFunc
@@ -205,6 +210,7 @@ func (cfg Config) complete() (Config, error) {
 	setDefault(&cfg.Address, defaultAddress)
 	setDefault(&cfg.Token, os.Getenv(EnvToken))
 	setDefault(&cfg.CallTimeout, defaultCallTimeout)
+	setDefault(&cfg.Logger, slog.Default())
 	var faults []error
 	for _, a := range splitAddresses(cfg.Address) {
 		if _, port, err := net.SplitHostPort(a); err != nil || port == "" {

@@ -1,10 +1,12 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os/exec"
 	"strconv"
@@ -234,6 +236,30 @@ func TestServiceThatStaysAwayIsUnavailable(t *testing.T) {
 	s.mu.Unlock()
 	if !errors.Is(err, ErrUnavailable) || tries < 2 {
 		t.Errorf("GetTask returned %v after %d tries", err, tries)
+	}
+}
+
+// Whoever waits because the service is away, or the address is another one, learns it before the call fails.
+func TestCallsThatWaitForTheServiceWarn(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string // "": no warning
+	}{
+		{status.Error(codes.Unavailable, "connection refused"), "the service does not answer; trying again"},
+		{status.Error(codes.Unavailable, "frame too large, note that the frame header looked like an HTTP/1.1 header"), "is it that of the HTTP API?"},
+		{status.Error(codes.NotFound, "no such task"), ""},
+	} {
+		var log bytes.Buffer
+		s, cl := api(t, Config{CallTimeout: 1200 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		s.before = func(context.Context, string) error { return c.err }
+		for range 2 {
+			if _, err := cl.GetTask(t.Context(), 1); err == nil {
+				t.Fatal("GetTask succeeded")
+			}
+		}
+		if got := log.String(); strings.Count(got, "level=WARN") != min(len(c.want), 1) || !strings.Contains(got, c.want) {
+			t.Errorf("%v: logged %q, want one warning with %q", c.err, got, c.want)
+		}
 	}
 }
 

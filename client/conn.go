@@ -147,6 +147,7 @@ func (c *Client) mayRetry(ctx context.Context, err error, tries int) bool {
 	if !retriable(err) {
 		return false
 	}
+	c.warn(err, tries)
 	delay := delayOf(err, tries)
 	if retryAfter(err) > 0 {
 		if end, ok := ctx.Deadline(); ok && time.Until(end) < delay {
@@ -161,6 +162,24 @@ func (c *Client) mayRetry(ctx context.Context, err error, tries int) bool {
 		delay = retryDelay(tries)
 	}
 	return false
+}
+
+// warnAfter is the number of tries, in about half a second, after which repeated calls are worth a warning.
+const warnAfter = 4
+
+// warn tells that calls wait because the service does not answer, or something else does.
+func (c *Client) warn(err error, tries int) {
+	st := status.Convert(err)
+	if tries < warnAfter || st.Code() == codes.ResourceExhausted {
+		return
+	}
+	if suppressed, ok := c.silent.allow(); ok {
+		message := "the service does not answer; trying again"
+		if strings.Contains(st.Message(), "looked like an HTTP/1.1 header") {
+			message = "the address does not answer gRPC; is it that of the HTTP API? trying again"
+		}
+		c.cfg.Logger.Warn("perceptor: "+message, "address", c.cfg.Address, "suppressed", suppressed, "err", st.Message())
+	}
 }
 
 // call makes one idempotent call. It retries retriable errors until ctx ends or

@@ -50,7 +50,7 @@ type pipeline struct {
 	failingCalls           int
 	// lingering is the number of foreground calls that have given their places back.
 	lingering int
-	outage                 outage
+	outage    outage
 	// stopped is set when a database has found no capacity.
 	stopped bool
 }
