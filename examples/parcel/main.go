@@ -1,5 +1,5 @@
 // Command parcel asks a carrier once a second whether a parcel has arrived, until it has,
-// and at most for a minute. A real service would ask every hour, for a week.
+// and at most 60 times. A real service would ask every hour, for a week.
 //
 //	PERCEPTOR_TOKEN=... go run ./examples/parcel
 package main
@@ -37,7 +37,7 @@ func run(ctx context.Context, stop func()) error {
 		return err
 	}
 	defer c.Close()
-	id, err := watch(ctx, c, "42", time.Now())
+	id, err := watch(ctx, c, "42")
 	if err != nil {
 		return err
 	}
@@ -51,16 +51,14 @@ func run(ctx context.Context, stop func()) error {
 	return listener.Run(ctx)
 }
 
-// watch adds the task. Watching a parcel twice adds one task.
-func watch(ctx context.Context, c client.Tasks, parcel string, sent time.Time) (int64, error) {
+// watch adds the task, which begins now. Watching a parcel twice adds one task.
+func watch(ctx context.Context, c client.Tasks, parcel string) (int64, error) {
 	return c.AddTask(ctx, client.Task{
 		Kind:           "parcel-check",
 		IdempotencyKey: "parcel-" + parcel,
 		Type:           client.Blocking, // the next look is a second after the end of the last one
-		Begin:          sent,
 		Interval:       time.Second,
-		End:            sent.Add(time.Minute),
-		MaxCount:       100,
+		MaxCount:       60,
 		Params:         client.MustParams(check{Parcel: parcel}),
 	})
 }
