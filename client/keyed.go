@@ -7,8 +7,8 @@ import (
 )
 
 // KeyedTask is a task that is named by its idempotency key instead of its id. Its methods are
-// those of [Client], and return [ErrNotFound] if no task has the key: a key is forgotten
-// together with its task. Create it with [Client.ByKey].
+// those of [Client], and return [ErrNotFound] if no task has the key, or its task was removed: the
+// key may be kept longer than the task. Create it with [Client.ByKey].
 type KeyedTask struct {
 	c   *Client
 	key string

@@ -56,7 +56,7 @@ func (g *gate) resolve(ctx context.Context, method string, request proto.Message
 		m.Set(id, protoreflect.ValueOfInt64(int64(found)))
 	case task.CodeOf(err) == task.NotFound:
 		return reasoned(task.ReasonTaskNotFound,
-			fmt.Sprintf("no task has the idempotency_key %q; a key is forgotten together with its task", key))
+			fmt.Sprintf("no task has the idempotency_key %q", key))
 	}
 	return err
 }

@@ -59,7 +59,7 @@ func (s *Store) addKeyed(ctx context.Context, req task.AddRequest) (task.AddResu
 		case k.known == 0:
 			return a.result, nil
 		case !req.Upsert:
-			return a.again()
+			return s.replayed(ctx, a)
 		}
 		done, err := s.replaceTerms(ctx, a)
 		if !errors.Is(err, errGone) {
@@ -79,7 +79,7 @@ func (s *Store) replayKeyed(ctx context.Context, req task.AddRequest) (result ta
 	case err != nil:
 		return task.AddResult{}, false, kernel.Unavailable(err)
 	case !req.Upsert:
-		result, err = a.again()
+		result, err = s.replayed(ctx, a)
 		return result, err == nil, err
 	}
 	result, err = s.replaceTerms(ctx, a)
@@ -89,14 +89,30 @@ func (s *Store) replayKeyed(ctx context.Context, req task.AddRequest) (result ta
 	return result, err == nil, err
 }
 
-// again answers an add whose key is known.
-func (a *adding) again() (task.AddResult, error) {
+// replayed answers an add whose key is known, also if its task is gone.
+func (s *Store) replayed(ctx context.Context, a *adding) (task.AddResult, error) {
 	k := a.keyed
 	if !k.same {
-		return task.AddResult{}, task.Errorf(task.ReasonKeyReused,
-			"idempotency_key %q belongs to task %s, which was added with another body; upsert replaces its terms", a.req.Key, k.known)
+		return task.AddResult{}, s.keyReused(ctx, a)
 	}
 	return task.AddResult{Items: []task.AddItem{{ID: k.known}}, Replayed: true}, nil
+}
+
+// keyReused is the error of an add whose key was used with another body. It tells a caller whose
+// task is gone how long the key is kept, as far as the databases answer.
+func (s *Store) keyReused(ctx context.Context, a *adding) error {
+	known := a.keyed.known
+	if _, err := s.Get(ctx, a.req.Tenant, known); task.CodeOf(err) == task.NotFound {
+		var expires task.Instant
+		err := sql.KeyExpiry.QueryRow(ctx, s.db.Pool(a.home.Database()), int16(a.home), a.req.Tenant, a.key, int64(known)).Scan(&expires)
+		if err == nil {
+			return task.Errorf(task.ReasonKeyReused,
+				"idempotency_key %q belonged to task %s, which was added with another body and is removed; the key is kept at least until %s; "+
+					"upsert adds a new task under it", a.req.Key, known, expires)
+		}
+	}
+	return task.Errorf(task.ReasonKeyReused,
+		"idempotency_key %q belongs to task %s, which was added with another body; upsert replaces its terms", a.req.Key, known)
 }
 
 func newKeyed(req task.AddRequest, least time.Duration) *adding {

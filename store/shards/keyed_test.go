@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -106,6 +107,32 @@ func TestAKeyAnswersForAFinishedTaskAndRefusesAnotherBody(t *testing.T) {
 	_, err := b.Add(t.Context(), with(req, 2, func(s *task.Spec) { s.Kind = "other" }))
 	if task.CodeOf(err) != task.AlreadyExists {
 		t.Fatalf("another body: %v", err)
+	}
+}
+
+// TestAKeyOutlivesAPurgedTask: callers learn why the key of a task that they cannot find is taken.
+func TestAKeyOutlivesAPurgedTask(t *testing.T) {
+	b := setup(t).running()
+	req := b.keyedRequest(1, func(s *task.Spec) { s.Retention = time.Hour })
+	id := b.addKey(req).Items[0].ID
+	if _, err := b.Cancel(t.Context(), b.tenant, id); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.PurgeTask(t.Context(), b.tenant, id); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.addKey(req); !got.Replayed || got.Items[0].ID != id {
+		t.Errorf("the same body again: %+v", got)
+	}
+	other := with(req, 2, func(s *task.Spec) { s.Kind = "other" })
+	_, err := b.Add(t.Context(), other)
+	want := fmt.Sprintf("belonged to task %s, which was added with another body and is removed; the key is kept at least until 20", id)
+	if task.CodeOf(err) != task.AlreadyExists || !strings.Contains(err.Error(), want) {
+		t.Errorf("another body: %v, want %q", err, want)
+	}
+	other.Upsert = true
+	if got := b.addKey(other); got.Replayed || got.Updated || got.Items[0].ID == id {
+		t.Errorf("an upsert: %+v", got)
 	}
 }
 

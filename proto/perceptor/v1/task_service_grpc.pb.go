@@ -48,8 +48,9 @@ const (
 // A task that was added with an idempotency_key is named by its id or by that
 // key: a request has exactly one of both. Over HTTP the key is part of the path
 // /v1/tasksByKey/KEY, in which characters with a meaning in URLs are escaped:
-// "a/b:c" is a%2Fb%3Ac. NOT_FOUND: no task has the key. A key is forgotten
-// together with its task; then only the id finds the events of its runs.
+// "a/b:c" is a%2Fb%3Ac. NOT_FOUND: no task has the key, or its task was
+// removed. A key is kept at least as long as its task; when it is gone, only
+// the id finds the events of its runs.
 type TaskServiceClient interface {
 	// Stores one task. When the answer is OK the task survives any crash.
 	AddTask(ctx context.Context, in *AddTaskRequest, opts ...grpc.CallOption) (*AddTaskResponse, error)
@@ -293,8 +294,9 @@ func (c *taskServiceClient) ListRunEvents(ctx context.Context, in *ListRunEvents
 // A task that was added with an idempotency_key is named by its id or by that
 // key: a request has exactly one of both. Over HTTP the key is part of the path
 // /v1/tasksByKey/KEY, in which characters with a meaning in URLs are escaped:
-// "a/b:c" is a%2Fb%3Ac. NOT_FOUND: no task has the key. A key is forgotten
-// together with its task; then only the id finds the events of its runs.
+// "a/b:c" is a%2Fb%3Ac. NOT_FOUND: no task has the key, or its task was
+// removed. A key is kept at least as long as its task; when it is gone, only
+// the id finds the events of its runs.
 type TaskServiceServer interface {
 	// Stores one task. When the answer is OK the task survives any crash.
 	AddTask(context.Context, *AddTaskRequest) (*AddTaskResponse, error)

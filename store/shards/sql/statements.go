@@ -235,6 +235,7 @@ var (
 	RepublishWalk = set.Get("RepublishWalk")
 	KeyInsert     = set.Get("KeyInsert")
 	KeyRead       = set.Get("KeyRead")
+	KeyExpiry     = set.Get("KeyExpiry")
 	KeyInsertFor  = set.Get("KeyInsertFor")
 	KeyReplace    = set.Get("KeyReplace")
 	KeysReplace   = set.Get("KeysReplace")

@@ -51,6 +51,10 @@ RETURNING first_id;
 -- name: KeyRead(shard int2, tenant int4, key text)
 SELECT first_id, n, refused, body_hash FROM task_key WHERE shard = @shard AND tenant_id = @tenant AND key = @key;
 
+-- name: KeyExpiry(shard int2, tenant int4, key text, first_id int8)
+-- Until when the key of a single task is kept at least.
+SELECT expires_at FROM task_key WHERE shard = @shard AND tenant_id = @tenant AND key = @key AND first_id = @first_id;
+
 -- name: KeyInsertFor(
 --   shards int2[], tenants int4[], keys text[], first_ids int8[], counts int4[], body_hashes bytea[],
 --   lifetimes_ms int8[], begins int8[], max_ahead_ms int8)
