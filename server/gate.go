@@ -104,7 +104,7 @@ func (g *gate) serve(full string, need Scopes, next grpc.MethodHandler) func(*ca
 		}()
 		bounded, cancel := context.WithTimeout(ctx, g.timeout)
 		defer cancel()
-		if c.who, err = g.admit(bounded, need); err != nil {
+		if c.who, err = g.admit(bounded, full, need); err != nil {
 			return nil, err
 		}
 		bounded = g.traces.begin(bounded, c)
@@ -299,29 +299,32 @@ func (c *call) release() {
 // name is "Service/Method".
 func (c *call) name() string { return strings.TrimPrefix(c.method, "/") }
 
-// admit authenticates the caller and checks that it has one of the needed scopes. With
-// errScope it returns the caller, too.
-func (g *gate) admit(ctx context.Context, need Scopes) (*Identity, error) {
+// admit authenticates the caller of a method and checks that it has one of the needed scopes.
+// With [task.ReasonScopeMissing] it returns the caller, too.
+func (g *gate) admit(ctx context.Context, method string, need Scopes) (*Identity, error) {
 	id, err := g.identify(ctx, authorization(ctx))
 	if err != nil {
 		return nil, err
 	}
 	switch has := id.scopes() & need; {
 	case has == 0:
-		return id, errScope
+		return id, scopeMissing(method, need, id)
 	case has == InspectScope && need != anyScope:
 		return g.inspect(ctx, id)
 	}
 	return id, nil
 }
 
-// scopes returns the caller's scopes with those that they include. Scopes of a tenant mean
-// nothing without one, those of the installation nothing with one.
-func (id *Identity) scopes() Scopes {
+// scopes returns the caller's scopes with those that they include.
+func (id *Identity) scopes() Scopes { return id.applying().all() }
+
+// applying returns the scopes that the caller was given. Scopes of a tenant mean nothing without
+// one, those of the installation nothing with one.
+func (id *Identity) applying() Scopes {
 	if id.Tenant.ID == 0 {
-		return id.Scopes.all() & OfInstallation
+		return id.Scopes & OfInstallation
 	}
-	return id.Scopes.all() & OfTenant
+	return id.Scopes & OfTenant
 }
 
 func (g *gate) panicked(ctx context.Context, c *call, p any) error {

@@ -143,12 +143,14 @@ func (s Scopes) list() (list []perceptorv1.Token_Scope) {
 }
 
 // String returns the names of the scopes, separated by "+".
-func (s Scopes) String() string {
-	var names []string
+func (s Scopes) String() string { return strings.Join(s.names(), "+") }
+
+// names returns the names of the scopes in lower case, by number.
+func (s Scopes) names() (names []string) {
 	for _, n := range s.list() {
 		names = append(names, strings.ToLower(n.String()))
 	}
-	return strings.Join(names, "+")
+	return names
 }
 
 // ParseScope returns the scope with a name of the API in lower case.

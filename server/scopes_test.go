@@ -56,6 +56,8 @@ func init() {
 	}
 	identities["admin-of-nothing"] = Identity{TokenID: "x", Scopes: AdminScope | TenantAdminScope, Tenant: acme}
 	identities["tenant-of-nothing"] = Identity{TokenID: "y", Scopes: TenantScope | TenantAdminScope}
+	identities["several"] = Identity{TokenID: "several", Scopes: AddScope | ReadScope, Tenant: acme}
+	identities["admin-of-tenant"] = Identity{TokenID: "z", Scopes: AdminScope, Tenant: acme}
 	identities["short"] = Identity{TokenID: "short", Scopes: TenantScope, Tenant: acme, Left: 2 * time.Second}
 }
 
@@ -86,6 +88,26 @@ func TestEveryMethodTakesTheScopesOfItsRowAndNoOther(t *testing.T) {
 					t.Errorf("%s over %s with %s: %s %q, want it allowed: %v", m, side, s, a.code, a.message, want)
 				}
 			}
+		}
+	}
+}
+
+func TestARefusedCallerLearnsWhichScopeIsMissing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, c := range []struct{ secret, method, want string }{
+		{"scope-READ", cancelTask, "CancelTask needs the scope operate; this token has read"},
+		{"several", cancelTask, "CancelTask needs the scope operate; this token has add, read"},
+		{"scope-TENANT", createTenant, "CreateTenant needs the scope admin; this token has tenant"},
+		{"scope-ADMIN", listTasks, "ListTasks needs the scope read or inspect; this token has admin"},
+		{"admin-of-tenant", cancelTask, "CancelTask needs the scope operate; this token has none that applies here"},
+		{"scope-READ", perceptorv1.ExportService_ExportTasks_FullMethodName, ""},
+		{"scope-ADD", perceptorv1.ExportService_ExportTasks_FullMethodName, "ExportTasks needs the scope read; this token has add"},
+	} {
+		a := b.overGRPC(c.secret, c.method, ownRequest(t, c.method), replyFor(t, c.method))
+		refused := a.code == codes.PermissionDenied && a.message == c.want
+		if refused != (c.want != "") {
+			t.Errorf("%s with %s: %s %q, want %q", c.method, c.secret, a.code, a.message, c.want)
 		}
 	}
 }

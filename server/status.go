@@ -48,7 +48,6 @@ var (
 	// expired.
 	errUnauthenticated = reasoned(task.ReasonTokenRefused, "the call needs the header \"authorization: Bearer TOKEN\" with a valid token")
 
-	errScope    = reasoned(task.ReasonScopeMissing, "the token's scope does not cover this call")
 	errBusy     = reasoned(task.ReasonServerBusy, "too many calls are in progress; try again")
 	errCutShort = reasoned(task.ReasonOutcomeUnknown, "the call was cut short and its outcome is unknown; try again")
 	errTooSlow  = reasoned(task.ReasonDeadlineExceeded, "the call took too long; its outcome is unknown")
@@ -74,6 +73,16 @@ func detailed(info *errdetails.ErrorInfo, message string, more ...protoadapt.Mes
 		s = with
 	}
 	return s.Err()
+}
+
+// scopeMissing is the answer to a caller with none of the scopes that a method needs.
+func scopeMissing(method string, need Scopes, id *Identity) error {
+	has := "none that applies here"
+	if s := id.applying(); s != 0 {
+		has = strings.Join(s.names(), ", ")
+	}
+	return reasoned(task.ReasonScopeMissing, fmt.Sprintf("%s needs the scope %s; this token has %s",
+		method[strings.LastIndexByte(method, '/')+1:], strings.Join(need.names(), " or "), has))
 }
 
 // unknownMethod is the answer to a call of a method that does not exist.

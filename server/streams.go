@@ -127,7 +127,7 @@ func (s *stream) admit() error {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.gate.timeout)
 	defer cancel()
-	who, err := s.gate.admit(ctx, s.need)
+	who, err := s.gate.admit(ctx, s.call.method, s.need)
 	if s.who.Load() == nil {
 		s.call.who = who
 	}

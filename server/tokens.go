@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -20,7 +21,7 @@ const (
 // installation. It says the same whether the other one exists or not.
 func ownTenant(ctx context.Context, name string) error {
 	if own := tenantOf(ctx); own.ID != 0 && name != own.Name {
-		return errScope
+		return reasoned(task.ReasonScopeMissing, fmt.Sprintf("a token of tenant %s covers calls about that tenant only", own.Name))
 	}
 	return nil
 }
