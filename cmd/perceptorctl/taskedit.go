@@ -25,6 +25,9 @@ func (c *ctl) taskUpdate() *cobra.Command {
 			"  perceptorctl task update 3587 --tz Europe/London\n" +
 			"  perceptorctl task update 3587 --file terms.json --fields interval,retry_policy.max_attempts",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("type") {
+				return cli.Usagef("--type: the type of a task never changes; cancel the task and add another one")
+			}
 			name, err := readTaskName(args[0])
 			if err != nil {
 				return err
@@ -57,6 +60,7 @@ func (c *ctl) taskUpdate() *cobra.Command {
 		},
 	}
 	a.flags(cmd)
+	a.forUpdate(cmd.Flags())
 	cmd.Flags().StringSliceVar(&fields, "fields", nil, "fields to change, such as interval,retry_policy.max_attempts; a field without a value gets its default")
 	cmd.Flags().Int32Var(&version, "version", 0, "version that the task must have; 0 for any")
 	return cmd

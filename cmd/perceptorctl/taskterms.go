@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -65,6 +67,24 @@ func (a *addFlags) termFlags(cmd *cobra.Command) {
 	f.BoolVar(&a.task.StopOnFailure, "stop-on-failure", false, "end the task as FAILED when a run becomes dead")
 	duration.Var(f, &a.retention, "retention", 0, "how long the finished task is kept (default: the tenant's)")
 	f.StringArrayVar(&a.tags, "tag", nil, "tag to find the task by; may be repeated")
+}
+
+// addDefault matches what the help of a flag says of a new task.
+var addDefault = regexp.MustCompile(` \(default[^)]*\)`)
+
+// replacedWhole are the flags whose default holds in an update too: those of a payload, which is replaced as
+// a whole, and of an expression, which is read in its own language.
+var replacedWhole = []string{"content-type", "dialect"}
+
+// forUpdate makes the help that of an update, which leaves alone what no flag names: it shows no
+// default of a new task, and not the type, which never changes.
+func (a *addFlags) forUpdate(f *pflag.FlagSet) {
+	for name := range flagFields {
+		if flag := f.Lookup(name); !slices.Contains(replacedWhole, name) {
+			flag.Usage = addDefault.ReplaceAllString(flag.Usage, "")
+		}
+	}
+	_ = f.MarkHidden("type") // it is there
 }
 
 // flagFields says which fields of a task a flag of "task add" sets. Another
