@@ -25,7 +25,11 @@ func (p *pages) flags(cmd *cobra.Command) {
 
 // gather asks for pages until there are enough rows, and says when there may be more.
 // It returns all rows, and the token of what comes after them.
+// A limit below 1 is wrong usage: an empty list would say that there is nothing.
 func gather[Page interface{ GetNextPageToken() string }, Row any](p *pages, rows func(Page) []Row, ask func(size int32, token string) (Page, error)) (all []Row, next string, err error) {
+	if p.limit < 1 {
+		return nil, "", cli.Usagef("--limit: %d is below 1", p.limit)
+	}
 	token := p.token
 	bar := cli.NewProgress(p.cmd.ErrOrStderr(), "reading")
 	defer bar.End()
