@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -75,15 +74,6 @@ func (c *ctl) checkAddress() error {
 	}
 	return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("--address: %q is not host:port", c.address),
 		Hint: "it is the address of the gRPC API, such as localhost:7070, without http://"}
-}
-
-// within bounds each call: a list may need many.
-func within(timeout time.Duration) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-		return invoke(ctx, method, req, reply, cc, opts...)
-	}
 }
 
 // secret returns the token to call with. It may be empty beside a certificate.
@@ -178,6 +168,9 @@ func (c *ctl) explain(err error) error {
 		e.Code = cli.Conflict
 	case codes.ResourceExhausted: // and the message says of what
 		e.Code = cli.Unavailable
+		if delay := retryAfter(err); delay > 0 {
+			e.Hint = fmt.Sprintf("the command waits as long as --timeout allows, which is %s", c.timeout)
+		}
 	case codes.DeadlineExceeded:
 		e.Code, e.Hint = cli.Unavailable, fmt.Sprintf("%s did not answer within %s (--timeout); is taskd running there?", c.address, c.timeout)
 	case codes.Unavailable:

@@ -58,7 +58,7 @@ func newCommand() *cobra.Command {
 	f.BoolVar(&c.insecure, "insecure", false, "allow open links to other machines: without TLS, with the token in the clear")
 	f.StringVarP(&c.output, "output", "o", "table", "output format: table, wide (a table with more columns), json or yaml")
 	completes(root, "output", outputs...)
-	duration.Var(f, &c.timeout, "timeout", 10*time.Second, "time limit of a call")
+	duration.Var(f, &c.timeout, "timeout", 10*time.Second, "time limit of a call, with its waits for quotas")
 	root.AddCommand(c.tenantCommand(), c.tokenCommand(), c.taskCommand(), c.runCommand(), c.migrateCommand(), c.shardCommand(), c.countersCommand(), c.scheduleCommand(), c.doctorCommand(), cli.VersionCommand("tzdata-"+schedule.ZoneDataVersion()))
 	c.completesTenants(root, "inspect")
 	root.AddCommand(c.assignCommand(), c.epochsCommand(), c.republishCommand(), c.clockCommand(), c.deadCommand(), c.calendarCommand(), c.bulkCommand(), c.importCommand(), c.kindCommand(), c.packCommand(), c.auditCommand(), c.forecastCommand(), c.topCommand(), c.contextCommand(), c.relayCommand(), c.exportCommand(), c.convertCommand(), c.databaseCommand(), c.sizeCommand(), c.whoamiCommand())
