@@ -557,8 +557,11 @@ func TestReportsAboutUnknownRunsAreBoundedByTenant(t *testing.T) {
 			t.Fatalf("call %d: %s %s", i, a.code, a.message)
 		}
 	}
-	call("acme-secret") // what a moment allows
-	if a := call("acme-secret"); a.code != codes.ResourceExhausted || a.reason != "TOO_MANY_UNKNOWN_RUNS" {
+	a := call("acme-secret")
+	if a.code == codes.OK { // a moment allows one call, which is then owed for two seconds
+		a = call("acme-secret")
+	}
+	if a.code != codes.ResourceExhausted || a.reason != "TOO_MANY_UNKNOWN_RUNS" {
 		t.Errorf("after %d unknown runs: %s %s", unknownBurst, a.code, a.reason)
 	}
 	if a := call("rival-secret"); a.code != codes.OK {
