@@ -21,12 +21,6 @@ import (
 	"github.com/perceptor/perceptor/transfer"
 )
 
-// The rates at which lines are stored if all runs on few cores: with and without keys.
-const (
-	expectedRate      = 300_000
-	expectedKeyedRate = 50_000
-)
-
 // planned prints what an import will take. It returns nil for an input that can be read only once.
 func (o *importOptions) planned(cmd *cobra.Command) (*transfer.Plan, error) {
 	say := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...) }
@@ -51,15 +45,7 @@ func (o *importOptions) planned(cmd *cobra.Command) (*transfer.Plan, error) {
 		say("      nothing is stored (--dry-run)")
 		return p, nil
 	}
-	rate := int64(expectedRate)
-	if p.Keys {
-		rate = expectedKeyedRate
-	}
-	if o.rate > 0 {
-		rate = min(rate, int64(o.rate))
-	}
 	say("      on disk about %s on all servers together, and for a while as much again in the log", sizeText(p.DiskBytes()))
-	say("      time about %s at %d lines per second", (time.Duration(p.Lines) * time.Second / time.Duration(rate)).Round(time.Second), rate)
 	return p, nil
 }
 
@@ -99,6 +85,9 @@ func (i *importing) finished(ctx context.Context, done *perceptorv1.Import) erro
 	if err := i.showResult(ctx, done); err != nil {
 		return err
 	}
+	if i.dryRun && i.mayHaveKeys() {
+		fmt.Fprintln(i.cmd.ErrOrStderr(), "keys were not looked up (--dry-run): lines whose idempotency_key exists, or is that of an earlier line, are counted as added")
+	}
 	n := i.rejects.count()
 	if n == 0 {
 		return nil
@@ -109,6 +98,9 @@ func (i *importing) finished(ctx context.Context, done *perceptorv1.Import) erro
 	}
 	return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%s would be rejected, written to %s", countText(n, "line"), i.rejects.name)}
 }
+
+// mayHaveKeys reports whether lines have idempotency keys, as far as that is known.
+func (i *importing) mayHaveKeys() bool { return i.plan == nil || i.plan.Keys }
 
 // dayCalendars returns the ranges of the day calendars that the lines name and that exist.
 func (i *importing) dayCalendars(ctx context.Context) (map[string][]task.Range, error) {

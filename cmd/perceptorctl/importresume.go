@@ -83,6 +83,7 @@ func (c *ctl) resumeImport(ctx context.Context, cmd *cobra.Command, conn *grpc.C
 		// The answers to some chunks were lost. Answers come in order, so those before the last one with a reject were not.
 		i.resendFrom = max(1, chunk)
 	}
+	i.sayTime(ctx)
 	i.screen.say("import %d: stored are %s with %s", on.Id, countText(on.ChunkCount, "chunk"), countText(on.LineCount, "line"))
 	return i.run(ctx)
 }

@@ -58,6 +58,14 @@ func testDryRun(t *testing.T, s *shell) {
 	if r.code != 0 || !strings.Contains(r.stdout, "BUSIEST HOUR") || !strings.Contains(r.stdout, "(dry run)") {
 		t.Errorf("it ends with %d and says %s%s", r.code, r.stdout, r.stderr)
 	}
+	const unchecked = "keys were not looked up"
+	if strings.Contains(r.stderr, unchecked) {
+		t.Errorf("without keys it says %s", r.stderr)
+	}
+	keyed := []byte(strings.Repeat("{\"kind\":\"dry\",\"type\":\"ONE_SHOT\",\"idempotencyKey\":\"k\"}\n", 2))
+	if r, i := s.imports(t, 0, s.file(t, "c.jsonl", keyed), "--dry-run"); i.is("addedCount") != "2" || !strings.Contains(r.stderr, unchecked) {
+		t.Errorf("with a key on two lines the result is %+v, %s", i, r.stderr)
+	}
 	name = s.file(t, "b.jsonl", append(text, "{\"kind\":\"dry\"}\n"...))
 	if r, i := s.imports(t, 1, name, "--dry-run"); i.is("rejectedCount") != "1" || !strings.Contains(r.stderr, "1 line would be rejected") {
 		t.Errorf("the result is %+v, %s", i, r.stderr)

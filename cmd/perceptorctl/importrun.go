@@ -59,6 +59,7 @@ func (c *ctl) startImport(cmd *cobra.Command, o *importOptions) error {
 	}
 	return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
 		i := c.newImporting(cmd, conn, o, plan)
+		i.sayTime(ctx)
 		if err := i.space(ctx); err != nil {
 			return err
 		}
@@ -97,11 +98,7 @@ func (i *importing) upload() upload.Config {
 	return upload.Config{
 		Import: i.on.GetId(), PatientFor: i.importOptions.run.patience, Answered: i.take, Reset: i.conn.ResetConnectBackoff,
 		Away: func(err error, pause time.Duration) {
-			what := "the service does not answer"
-			if isStorageLow(err) {
-				what = "the import waits for free space"
-			}
-			i.screen.say("%s, trying again in %s: %s", what, pause.Round(time.Millisecond), i.c.plain(err))
+			i.screen.say("%s; trying again in %s", i.away(err), pause.Round(time.Millisecond))
 		},
 	}
 }
@@ -248,17 +245,8 @@ func (i *importing) take(c *transfer.Chunk, a *perceptorv1.WriteImportResponse) 
 
 // progress tells how far the import is.
 func (i *importing) progress(bar *cli.Progress) {
-	lines := i.lines.Load()
-	more := fmt.Sprintf("%s read, %d stored, %d rejected%s", countText(lines, "line"), i.on.GetLineCount()+i.answered.Load(), i.rejects.count(), i.pauseText())
-	total := int64(0)
-	if i.plan != nil {
-		total = i.plan.Bytes
-	}
-	if total == 0 {
-		bar.Show(lines, 0, more)
-		return
-	}
-	bar.Show(min(i.bytes.Load(), total-1), total, more)
+	done, total := i.stored()
+	bar.Show(done, total, i.progressText())
 }
 
 // interrupted says how an import that did not end goes on.

@@ -72,7 +72,7 @@ func (p *Progress) line(done, total int64, more string, took time.Duration) stri
 		done = min(max(done, 0), total)
 		full := int(done * barWidth / total)
 		words = append(words, fmt.Sprintf("[%-*s] %3d %%", barWidth, strings.Repeat("#", full), done*100/total))
-	case done > 0:
+	default:
 		words = append(words, fmt.Sprint(done))
 	}
 	if more != "" {

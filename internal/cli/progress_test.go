@@ -40,8 +40,10 @@ func TestProgressOfAnUnknownTotal(t *testing.T) {
 	var out bytes.Buffer
 	p := NewProgress(&out, "listing")
 	p.now = func() time.Time { return p.began.Add(3723 * time.Second) }
+	p.Show(0, 0, "rows")
+	p.now = func() time.Time { return p.began.Add(3733 * time.Second) }
 	p.Show(12000, 0, "")
-	if want := "listing  12000  1:02:03\n"; out.String() != want {
+	if want := "listing  0  rows  1:02:03\nlisting  12000  1:02:13\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 }
