@@ -4,14 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/perceptor/perceptor/internal/cli"
-	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -25,10 +21,10 @@ func (c *ctl) auditCommand() *cobra.Command {
 			"tenants and of the installation. With --own, a tenant's token lists the events about the tenant.",
 		Example: "  perceptorctl audit --tenant acme --from -24h\n  perceptorctl audit --action login\n  perceptorctl audit --own --object 1234",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if q.From, err = past("from", from); err != nil {
+			if q.From, err = instant("from", from); err != nil {
 				return err
 			}
-			if q.Until, err = past("until", until); err != nil {
+			if q.Until, err = instant("until", until); err != nil {
 				return err
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error { return c.listAudit(ctx, cmd, conn, p, q, own) })
@@ -73,18 +69,6 @@ func (c *ctl) listAudit(ctx context.Context, cmd *cobra.Command, conn *grpc.Clie
 		return fmt.Errorf("the list is not complete: databases %v do not answer", missing)
 	}
 	return nil
-}
-
-// past reads an instant as [instant] does, or a distance before now such as -24h.
-func past(flag, text string) (*timestamppb.Timestamp, error) {
-	if !strings.HasPrefix(text, "-") {
-		return instant(flag, text)
-	}
-	d, err := duration.Parse(text)
-	if err != nil {
-		return nil, cli.Usagef("--%s: %q is not a duration after the minus sign", flag, text)
-	}
-	return timestamppb.New(time.Now().Add(d)), nil
 }
 
 func auditTable(events []*perceptorv1.AuditEvent) *table {

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -62,14 +61,7 @@ func ranges(names []string) string {
 }
 
 // isStorageLow reports whether a chunk was refused because a server has little free space.
-func isStorageLow(err error) bool {
-	for _, d := range status.Convert(err).Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.Reason == string(task.ReasonStorageLow) {
-			return true
-		}
-	}
-	return false
-}
+func isStorageLow(err error) bool { return reasonOf(err) == task.ReasonStorageLow }
 
 // pausing is what an import waits for.
 type pausing struct {

@@ -193,23 +193,29 @@ func textCell(s string) string {
 	return s
 }
 
-// instant reads RFC 3339, or a distance from now such as +90s.
+// instant reads RFC 3339, or a distance from now such as +90s or -24h. A distance gives whole milliseconds, which is
+// what [timeCell] shows, so that the instant can be given again.
 func instant(flag, text string) (*timestamppb.Timestamp, error) {
 	if text == "" {
 		return nil, nil
 	}
-	if after, ok := strings.CutPrefix(text, "+"); ok {
-		d, err := duration.Parse(after)
-		if err != nil {
-			return nil, cli.Usagef("--%s: %q is not a duration after the plus sign", flag, text)
+	if isDistance(text) {
+		d, err := duration.Parse(strings.TrimPrefix(text, "+"))
+		if err != nil || strings.HasPrefix(text, "+-") {
+			return nil, cli.Usagef("--%s: %q: after its sign it is not a duration such as 90s, 36h or 1d12h", flag, text)
 		}
-		return timestamppb.New(time.Now().Add(d)), nil
+		return timestamppb.New(time.Now().Add(d).Truncate(time.Millisecond)), nil
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return nil, cli.Usagef("--%s: %q is neither an instant such as 2026-01-31T12:00:00Z nor a distance from now such as +90s", flag, text)
+		return nil, cli.Usagef("--%s: %q is neither an instant such as 2026-01-31T12:00:00Z nor a distance from now such as +90s or -24h", flag, text)
 	}
 	return timestamppb.New(t), nil
+}
+
+// isDistance reports whether the text of an instant is a distance from now.
+func isDistance(text string) bool {
+	return strings.HasPrefix(text, "+") || strings.HasPrefix(text, "-")
 }
 
 // orDefault is nil for 0: the default.

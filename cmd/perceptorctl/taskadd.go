@@ -26,6 +26,9 @@ func (c *ctl) taskAdd() *cobra.Command {
 	a := &addFlags{}
 	cmd := &cobra.Command{
 		Use: "add", Short: "Add a task", Args: cobra.NoArgs,
+		Long: "Add a task.\n\n" +
+			"With --key or --request-id the command can be repeated and adds the task once, if all its terms are the same each time. So give\n" +
+			"--begin and --end as instants then, not as distances from now such as +1h, which are other instants each time.",
 		Example: "  perceptorctl task add --kind welcome-mail --type one-shot --begin +10s --param user=42\n" +
 			"  perceptorctl task add --kind quality-check --type blocking --interval 1h --max-count 1000\n" +
 			"  perceptorctl task add --kind report --type non-blocking --cron '30 6 * * MON-FRI' --tz Europe/London --spread 10m\n" +
@@ -40,8 +43,9 @@ func (c *ctl) taskAdd() *cobra.Command {
 				api := perceptorv1.NewTaskServiceClient(conn)
 				added, err := api.AddTask(ctx, &perceptorv1.AddTaskRequest{Task: t, RequestId: a.requestID, Upsert: a.upsert})
 				if err != nil {
-					return err
+					return c.addAgain(ctx, api, a, err)
 				}
+				a.sayInstants(cmd)
 				return c.show(cmd, added, func() *table {
 					t := &table{head: []string{"ID", "REPLAYED", "UPDATED", "NEXT"}}
 					t.add(fmt.Sprint(added.Id), fmt.Sprint(added.Replayed), fmt.Sprint(added.Updated), nextOf(ctx, api, added.Id))
@@ -52,8 +56,8 @@ func (c *ctl) taskAdd() *cobra.Command {
 	}
 	a.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&a.requestID, "request-id", "", "id that makes the command safe to repeat (default random)")
-	f.StringVar(&a.task.IdempotencyKey, "key", "", "idempotency key of the task: adding it again with the same key adds nothing")
+	f.StringVar(&a.requestID, "request-id", "", "id that makes the command safe to repeat with the same terms (default random)")
+	f.StringVar(&a.task.IdempotencyKey, "key", "", "idempotency key of the task: adding it again with the same key and terms adds nothing")
 	f.BoolVar(&a.upsert, "upsert", false, "replace the terms of the task that already has the key")
 	return cmd
 }
