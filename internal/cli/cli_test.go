@@ -22,7 +22,7 @@ func TestErrorsDecideTheExitCode(t *testing.T) {
 		{"known", &Error{Code: NotFound, Err: errors.New("gone"), Hint: "look elsewhere"}, nil, NotFound, "prog: gone\nhint: look elsewhere\n"},
 		{"usage", Usagef("--x: %d", 1), nil, Usage, "prog: --x: 1\nhint: run prog --help\n"},
 		{"flag", nil, []string{"--nothing"}, Usage, "prog: unknown flag: --nothing\nhint: run prog --help\n"},
-		{"argument", nil, []string{"nothing"}, Usage, "prog: unknown command \"nothing\" for \"prog\"\nhint: run prog --help\n"},
+		{"argument", nil, []string{"nothing"}, Usage, "prog: \"nothing\" is one argument too many: prog takes none\nhint: run prog --help\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root := &cobra.Command{Use: "prog", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return c.err }}

@@ -4,6 +4,8 @@ package duration
 
 import (
 	"errors"
+	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +21,20 @@ const maxDays = 100_000
 // errForm is the error of [Parse]. It does not repeat the text.
 var errForm = errors.New("not a duration such as 250ms, 90s, 36h, 3d or 1d12h")
 
+// errLong is the error of [Parse] for what has the form of a duration.
+var errLong = fmt.Errorf("longer than %dd, the longest duration", maxDays)
+
+// form matches what [time.ParseDuration] takes, whatever its size.
+var form = regexp.MustCompile(`^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$`)
+
+// fault returns why a text without days is no duration.
+func fault(text string) error {
+	if form.MatchString(text) {
+		return errLong
+	}
+	return errForm
+}
+
 // Parse parses a duration as [time.ParseDuration] does. It may begin with whole days, such as
 // 3d or 1d12h, of 24 hours each. A sign belongs to the sum.
 func Parse(text string) (time.Duration, error) {
@@ -27,19 +43,27 @@ func Parse(text string) (time.Duration, error) {
 	if !hasDays {
 		d, err := time.ParseDuration(text)
 		if err != nil {
-			return 0, errForm
+			return 0, fault(text)
 		}
 		return d, nil
 	}
 	days, err := strconv.ParseUint(before, 10, 32)
-	if err != nil || days > maxDays {
+	switch {
+	case errors.Is(err, strconv.ErrRange), err == nil && days > maxDays:
+		return 0, errLong
+	case err != nil:
 		return 0, errForm
 	}
 	sum := time.Duration(days) * day
 	if after != "" {
 		more, err := time.ParseDuration(after)
-		if err != nil || more < 0 || strings.HasPrefix(after, "+") || more > time.Duration(maxDays)*day-sum {
+		switch {
+		case strings.HasPrefix(after, "+") || strings.HasPrefix(after, "-"):
 			return 0, errForm
+		case err != nil:
+			return 0, fault(after)
+		case more > time.Duration(maxDays)*day-sum:
+			return 0, errLong
 		}
 		sum += more
 	}

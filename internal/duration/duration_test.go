@@ -1,6 +1,7 @@
 package duration
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -21,6 +22,18 @@ func TestDurationsMayHaveDays(t *testing.T) {
 	for _, text := range []string{"", "d", "1", "1.5d", "d1", "1d-1h", "1d+1h", "1h1d", "--1d", "-", "+1d", "100001d", "100000d1ns", "1d2d", " 1d", "1D", "99999999999999999999d"} {
 		if got, err := Parse(text); err == nil {
 			t.Errorf("%q is accepted as %s", text, got)
+		}
+	}
+}
+
+func TestADurationThatIsTooLongIsNotSaidToBeNone(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]error{
+		"99999999999999h": errLong, "-99999999999999h": errLong, "100001d": errLong, "99999999999999999999d": errLong, "100000d1h": errLong, "1d99999999999999h": errLong,
+		"h": errForm, "99999999999999": errForm, "1.5d": errForm, "1d-1h": errForm, "1d--1h": errForm, "1h1d": errForm,
+	} {
+		if _, err := Parse(text); !errors.Is(err, want) {
+			t.Errorf("%q: %v, want %v", text, err, want)
 		}
 	}
 }
