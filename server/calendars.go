@@ -117,11 +117,21 @@ func (s *calendarService) UpdateCalendar(ctx context.Context, r *perceptorv1.Upd
 		content = &perceptorv1.Calendar{}
 	}
 	content.Name = r.Name
+	if err := s.available(); err != nil {
+		return nil, err
+	}
+	old, missing := s.store.Get(ctx, tenantOf(ctx).ID, r.Name)
+	if missing == nil && content.TimeZone == "" {
+		content.TimeZone = old.Zone
+	}
 	c, err := s.read(ctx, content)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.recompute(ctx, c, r.Version); err != nil {
+	if missing != nil {
+		return nil, missing
+	}
+	if err := s.recompute(ctx, old, c, r.Version); err != nil {
 		return nil, err
 	}
 	if err := s.store.Replace(ctx, tenantOf(ctx).ID, c, r.Version); err != nil {
@@ -134,12 +144,8 @@ func (s *calendarService) UpdateCalendar(ctx context.Context, r *perceptorv1.Upd
 // calendar opens, if it may open some. It is created first, because a repeated call finds nothing
 // that has changed. A tenant that has too many operations can change its calendars without it:
 // the tasks find the instants after their next runs.
-func (s *calendarService) recompute(ctx context.Context, c *task.DayCalendar, ifVersion int32) error {
+func (s *calendarService) recompute(ctx context.Context, old, c *task.DayCalendar, ifVersion int32) error {
 	tenant := tenantOf(ctx).ID
-	old, err := s.store.Get(ctx, tenant, c.Name)
-	if err != nil {
-		return err
-	}
 	now, err := s.now(ctx)
 	if err != nil {
 		return err

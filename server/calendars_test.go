@@ -169,6 +169,29 @@ func TestAChangeOfACalendarMovesTasks(t *testing.T) {
 	}
 }
 
+func TestACalendarKeepsItsZoneUnlessAnotherOneIsGiven(t *testing.T) {
+	b := withCalendars(t)
+	var got perceptorv1.Calendar
+	create := &perceptorv1.CreateCalendarRequest{Calendar: &perceptorv1.Calendar{Name: "holidays", TimeZone: "Europe/Berlin", Days: []string{"2026-12-25"}}}
+	if a := b.overHTTP("acme-secret", createCalendar, create, &got); a.http != http.StatusOK {
+		t.Fatal(a.message)
+	}
+	for _, c := range []struct{ given, kept, begins string }{
+		{"", "Europe/Berlin", "2026-12-25T23:00:00Z"},
+		{"UTC", "UTC", "2026-12-26T00:00:00Z"},
+	} {
+		change := &perceptorv1.UpdateCalendarRequest{Name: "holidays", Calendar: &perceptorv1.Calendar{TimeZone: c.given, Days: []string{"2026-12-26"}}}
+		a := b.overHTTP("acme-secret", updateCalendar, change, &got)
+		if a.http != http.StatusOK || got.TimeZone != c.kept || len(got.Ranges) != 1 || !got.Ranges[0].StartTime.AsTime().Equal(utc(c.begins).AsTime()) {
+			t.Errorf("%q: %s %v, want %s from %s", c.given, a.message, &got, c.kept, c.begins)
+		}
+	}
+	gone := &perceptorv1.UpdateCalendarRequest{Name: "unknown", Calendar: &perceptorv1.Calendar{Days: []string{"2026-12-26"}}}
+	if a := b.overHTTP("acme-secret", updateCalendar, gone, &got); a.http != http.StatusNotFound {
+		t.Errorf("a calendar that does not exist: %d %s", a.http, a.message)
+	}
+}
+
 func utc(text string) *timestamppb.Timestamp {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {

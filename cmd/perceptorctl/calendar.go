@@ -31,11 +31,15 @@ func (f *calendarFlags) flags(cmd *cobra.Command) {
 	s.StringVar(&f.file, "file", "", "iCalendar file whose events are the ranges; - for standard input")
 	s.StringArrayVar(&f.days, "day", nil, "day, or first and last day: 2026-12-25, 2026-12-24/2026-12-31; may be repeated")
 	s.StringArrayVar(&f.ranges, "range", nil, "start and end, as instants: 2026-12-24T12:00:00Z/2026-12-24T20:00:00Z; may be repeated")
-	s.StringVar(&f.zone, "time-zone", "", "IANA time zone of --day, and of times in --file that name none (default UTC)")
+	s.StringVar(&f.zone, "time-zone", "", "IANA time zone of --day, and of times in --file that name none (default UTC, or that of the calendar)")
 }
 
-// read returns the calendar that the flags describe.
+// read returns the calendar that the flags describe. One without content is more likely a
+// forgotten flag than meant.
 func (f *calendarFlags) read(cmd *cobra.Command, name string) (*perceptorv1.Calendar, error) {
+	if len(f.days) == 0 && len(f.ranges) == 0 && f.file == "" {
+		return nil, cli.Usagef("the calendar would be empty: name what it contains with --day, --range or --file")
+	}
 	c := &perceptorv1.Calendar{Name: name, TimeZone: f.zone, Days: f.days}
 	for _, text := range f.ranges {
 		r, err := rangeOf(text)
@@ -91,6 +95,7 @@ func (c *ctl) calendarUpdate() *cobra.Command {
 	f := &calendarFlags{}
 	cmd := &cobra.Command{
 		Use: "update NAME", Short: "Replace the content of a calendar", Args: cobra.ExactArgs(1),
+		Long: "Replace the whole content of a calendar. Its time zone stays unless --time-zone is given.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.writeCalendar(cmd, f, args[0], func(ctx context.Context, api perceptorv1.CalendarServiceClient, x *perceptorv1.Calendar) (*perceptorv1.Calendar, error) {
 				return api.UpdateCalendar(ctx, &perceptorv1.UpdateCalendarRequest{Name: args[0], Calendar: x, Version: f.version})

@@ -327,7 +327,8 @@ type UpdateCalendarRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The whole new content. Its name may be empty; it cannot change.
+	// The whole new content. Its name may be empty; it cannot change. An unset
+	// time_zone keeps the current one.
 	Calendar *Calendar `protobuf:"bytes,2,opt,name=calendar,proto3" json:"calendar,omitempty"`
 	// The version that the calendar must have. Default: any.
 	Version       int32 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
