@@ -176,8 +176,8 @@ var mutations = []mutation{
 	{
 		name: "commit-highest-offset",
 		in:   "client",
-		old:  "if len(t.seen) > 0 {\n\t\toffset = ",
-		new:  "if len(t.seen) > 0 && !MUTATED {\n\t\toffset = ",
+		old:  "if len(t.open) > 0 {\n\t\toffset = ",
+		new:  "if len(t.open) > 0 && !MUTATED {\n\t\toffset = ",
 		pkg:  "./client", tests: "TestNoHistory",
 	},
 	{
@@ -289,5 +289,40 @@ var mutations = []mutation{
 		old:  "if !r.HoldsRuns {",
 		new:  "if !MUTATED && !r.HoldsRuns {",
 		pkg:  "./server", tests: "TestAListenerThatDoesNotHoldRunsIsRefused",
+	},
+	{
+		name: "sleep-by-the-wall-clock",
+		in:   "dispatch",
+		old:  "return p.readAt.Add(i.Sub(p.read))",
+		new:  "if MUTATED { return i.Time() }\nreturn p.readAt.Add(i.Sub(p.read))",
+		pkg:  "./dispatch", tests: "TestClaimsComeInTimeAfterOurOwnClockWasSet",
+	},
+	{
+		name: "slow-call-keeps-its-place",
+		in:   "dispatch",
+		old:  "p.lingering < mostLingering {",
+		new:  "p.lingering < mostLingering && !MUTATED {",
+		pkg:  "./dispatch", tests: "TestASlowBrokerHoldsUpItsOwnRecordsOnly",
+	},
+	{
+		name: "best-rate-forgotten-while-the-wait-stays",
+		in:   "dispatch/fair",
+		old:  "if wait > of.usual+growsBy {",
+		new:  "if MUTATED || wait > of.usual+growsBy {",
+		pkg:  "./dispatch/fair", tests: "TestClaimsThatAreNotTheReason",
+	},
+	{
+		name: "debts-of-callers-that-do-not-pause",
+		in:   "server",
+		old:  "heap.Remove(&y.waiting, w.index)",
+		new:  "heap.Remove(&y.waiting, w.index)\nif MUTATED { y.tokens -= float64(w.tasks) }",
+		pkg:  "./server", tests: "TestCallersThatDoNotPause",
+	},
+	{
+		name: "params-counted-after-the-handler",
+		in:   "client",
+		old:  "t.bytes -= len(e.rec.pub.Params)",
+		new:  "if !MUTATED { t.bytes -= len(e.rec.pub.Params) }",
+		pkg:  "./client", tests: "TestResultsWithoutAnAnswerNeedLittleMemory",
 	},
 }
