@@ -102,6 +102,12 @@ func (c *ctl) secret() (string, error) {
 	return secret, nil
 }
 
+// hasToken reports whether calls have a token: a certificate may stand in for it.
+func (c *ctl) hasToken() bool {
+	secret, err := c.secret()
+	return err == nil && secret != ""
+}
+
 const (
 	tokenHint = "set --token-file or PERCEPTOR_TOKEN; to create the first admin token, run perceptorctl token create --admin --direct"
 	clearHint = "set --tls or --tls-ca-file; --insecure allows it, for example where a service mesh encrypts"
@@ -187,6 +193,9 @@ func (c *ctl) explain(err error) error {
 		e.Hint = fmt.Sprintf("the taskd at %s is of another release, or has no such part; this is perceptorctl %s", c.address, cli.Version())
 	case codes.Unauthenticated:
 		e.Hint = tokenHint
+		if reasonOf(err) == task.ReasonTokenRefused && c.hasToken() {
+			e.Err = errors.New("the token is unknown, expired or revoked")
+		}
 	case codes.PermissionDenied:
 		e.Hint = scopeHint
 	}

@@ -120,6 +120,9 @@ func (b *bulkFlags) read(cmd *cobra.Command, action string) (*perceptorv1.BulkOp
 	if err != nil {
 		return nil, err
 	}
+	if err := b.checkMove(cmd, o.Action); err != nil {
+		return nil, err
+	}
 	if cmd.Flags().Changed("shift") {
 		o.Shift = durationpb.New(b.shift)
 	}
@@ -160,6 +163,20 @@ func (b *bulkFlags) check(cmd *cobra.Command, action string, dead bool) error {
 		return cli.Usagef("--all and a filter exclude each other")
 	case !narrow && !b.all && !b.dry:
 		return cli.Usagef("without a filter this changes all %s of the tenant; set a filter, --all, or --dry-run to count them", about)
+	}
+	return nil
+}
+
+// checkMove refuses a reschedule that does not say where to, or says it twice.
+func (b *bulkFlags) checkMove(cmd *cobra.Command, action perceptorv1.BulkOperation_Action) error {
+	shift, next := cmd.Flags().Changed("shift"), b.next != ""
+	switch {
+	case action != perceptorv1.BulkOperation_RESCHEDULE:
+		return nil
+	case shift && next:
+		return cli.Usagef("--shift and --next exclude each other")
+	case !shift && !next:
+		return cli.Usagef("reschedule needs --shift or --next")
 	}
 	return nil
 }

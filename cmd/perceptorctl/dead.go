@@ -11,6 +11,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/cli"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 func (c *ctl) deadCommand() *cobra.Command {
@@ -99,12 +100,32 @@ func deadTable(runs []*perceptorv1.DeadRun) *table {
 	return t
 }
 
+// readRunID reads an argument that names a run, and says which part of it is wrong.
+func readRunID(arg string) (string, error) {
+	first, second, ok := strings.Cut(arg, "-")
+	id, noID := strconv.ParseInt(first, 10, 64)
+	seq, noSeq := strconv.ParseInt(second, 10, 64)
+	switch {
+	case !ok || noID != nil || noSeq != nil:
+		return "", cli.Usagef("%q is not the id of a run: that of its task, a hyphen and its number, such as 1027-1", arg)
+	case !task.ID(id).Valid():
+		return "", cli.Usagef("%q: %d is not the id of a task, which is %d or more", arg, id, task.Shards)
+	case seq < 1:
+		return "", cli.Usagef("%q: %d is not the number of a run, which is 1 or more", arg, seq)
+	}
+	return arg, nil
+}
+
 func (c *ctl) deadShow() *cobra.Command {
 	return &cobra.Command{
 		Use: "show RUN", Short: "Show a dead run", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			run, err := readRunID(args[0])
+			if err != nil {
+				return err
+			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
-				x, err := perceptorv1.NewDeadLetterServiceClient(conn).GetDeadRun(ctx, &perceptorv1.GetDeadRunRequest{RunId: args[0]})
+				x, err := perceptorv1.NewDeadLetterServiceClient(conn).GetDeadRun(ctx, &perceptorv1.GetDeadRunRequest{RunId: run})
 				if err != nil {
 					return err
 				}
@@ -139,8 +160,12 @@ func (c *ctl) deadReplay() *cobra.Command {
 		Long: "Replay a dead run as a new task that is due now. Repeating the command returns the same task.\n" +
 			"To replay many runs, use perceptorctl bulk create replay.",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			run, err := readRunID(args[0])
+			if err != nil {
+				return err
+			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
-				a, err := perceptorv1.NewDeadLetterServiceClient(conn).ReplayDeadRun(ctx, &perceptorv1.ReplayDeadRunRequest{RunId: args[0]})
+				a, err := perceptorv1.NewDeadLetterServiceClient(conn).ReplayDeadRun(ctx, &perceptorv1.ReplayDeadRunRequest{RunId: run})
 				if err != nil {
 					return err
 				}
@@ -159,11 +184,15 @@ func (c *ctl) deadPurge() *cobra.Command {
 		Use: "purge RUN", Short: "Remove a dead run", Args: cobra.ExactArgs(1),
 		Long: "Remove a dead run. To remove many, use perceptorctl bulk create purge-dead.",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			run, err := readRunID(args[0])
+			if err != nil {
+				return err
+			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
-				if _, err := perceptorv1.NewDeadLetterServiceClient(conn).PurgeDeadRun(ctx, &perceptorv1.PurgeDeadRunRequest{RunId: args[0]}); err != nil {
+				if _, err := perceptorv1.NewDeadLetterServiceClient(conn).PurgeDeadRun(ctx, &perceptorv1.PurgeDeadRunRequest{RunId: run}); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "dead run %s removed\n", args[0])
+				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "dead run %s removed\n", run)
 				return err
 			})
 		},

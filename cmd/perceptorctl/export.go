@@ -88,7 +88,7 @@ func (c *ctl) exportCommand() *cobra.Command {
 	f.BoolVar(&x.redact, "redact", false, "leave out params and payloads")
 	f.StringVar(&x.file, "file", "", "file to write, which must not exist (default: standard output)")
 	f.StringVar(&x.dir, "dir", "", "directory for part files; an interrupted export to it can be resumed")
-	f.Int64Var(&x.partSize, "part-size", 1_000_000, "lines of a part file")
+	f.Int64Var(&x.partSize, "part-size", 1_000_000, "least number of lines of a part file that others follow; the service sends many lines at once")
 	f.StringVar(&x.resume, "resume", "", "continue the interrupted export in this directory")
 	f.BoolVar(&x.consistent, "consistent", false, "read all databases of a server as of one instant, from the servers of the configuration, which should be standbys")
 	f.StringVar(&x.tenant, "tenant", "", "with --consistent: the tenant")

@@ -201,7 +201,7 @@ func instant(flag, text string) (*timestamppb.Timestamp, error) {
 	}
 	if isDistance(text) {
 		d, err := duration.Parse(strings.TrimPrefix(text, "+"))
-		if err != nil || strings.HasPrefix(text, "+-") {
+		if err != nil || isDistance(text[1:]) { // of two signs
 			return nil, cli.Usagef("--%s: %q: after its sign it is not a duration such as 90s, 36h or 1d12h", flag, text)
 		}
 		return timestamppb.New(time.Now().Add(d).Truncate(time.Millisecond)), nil

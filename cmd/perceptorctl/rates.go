@@ -13,6 +13,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/cli"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 // rateSettings are the flags of what says how much a tenant may use.
@@ -52,7 +53,7 @@ func (s *rateSettings) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Int32Var(&s.dispatch, "dispatch-rate", 0, "most runs per second; 0 for no limit")
 	f.Int32Var(&s.burst, "dispatch-burst", 0, "most runs at once after a pause (default: those of one second)")
-	f.Int32Var(&s.weight, "weight", 1, "share relative to other backlogged tenants, 1 to 1000")
+	f.Int32Var(&s.weight, "weight", 1, fmt.Sprintf("share relative to other backlogged tenants, 1 to %d", task.MaxWeight))
 	f.Int32Var(&s.add, "add-rate", 0, "most tasks added, replayed and triggered per second"+quotaValues)
 	f.Int64Var(&s.backlog, "max-backlog", 0, "most unfinished tasks"+quotaValues)
 	s.quotas = quotaFlags()
@@ -67,6 +68,9 @@ func (s *rateSettings) read(cmd *cobra.Command, t *perceptorv1.Tenant) (fields [
 	caps, err := kindCaps(s.caps)
 	if err != nil {
 		return nil, err
+	}
+	if cmd.Flags().Changed("weight") && s.weight == 0 { // which the API takes for a weight that was not given
+		return nil, cli.Usagef("--weight: 0 is not between 1 and %d", task.MaxWeight)
 	}
 	type flag struct {
 		name string

@@ -128,6 +128,9 @@ func (a *addFlags) read(cmd *cobra.Command) (t *perceptorv1.Task, err error) {
 		return nil, err
 	}
 	t.Tags = a.tags
+	if err := refuseZero(cmd.Flags()); err != nil {
+		return nil, err
+	}
 	if cmd.Flags().Changed("interval") {
 		t.Schedule = &perceptorv1.Task_Interval{Interval: durationpb.New(a.interval)}
 	}
@@ -140,6 +143,19 @@ func (a *addFlags) read(cmd *cobra.Command) (t *perceptorv1.Task, err error) {
 	t.AckTimeout, t.GiveUpAfter = given(cmd, "ack-timeout", a.ackTimeout), given(cmd, "give-up-after", a.giveUpAfter)
 	t.RetryPolicy = a.retryPolicy(cmd)
 	return t, nil
+}
+
+// refuseZero refuses a 0 that the API would take for a number that was not given, so that the default applies.
+func refuseZero(f *pflag.FlagSet) error {
+	for _, x := range []struct {
+		flag string
+		most int
+	}{{"max-attempts", task.MaxAttempts}, {"multiplier", 10}, {"misfire-limit", task.MaxCatchUp}} {
+		if flag := f.Lookup(x.flag); flag.Changed && flag.Value.String() == "0" {
+			return cli.Usagef("--%s: 0 is not between 1 and %d", x.flag, x.most)
+		}
+	}
+	return nil
 }
 
 // given is the value of a flag, also if that is 0; nil: it was not given.

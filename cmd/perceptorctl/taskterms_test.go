@@ -141,7 +141,7 @@ func TestAnInstantMayBeADistanceInBothDirections(t *testing.T) {
 			t.Errorf("%s is %s", text, at.AsTime())
 		}
 	}
-	for text, want := range map[string]string{"+": "after its sign", "-x": "after its sign", "+-1h": "after its sign", "--1h": "after its sign", "1h": "such as +90s or -24h"} {
+	for text, want := range map[string]string{"+": "after its sign", "-x": "after its sign", "+-1h": "after its sign", "++1h": "after its sign", "--1h": "after its sign", "1h": "such as +90s or -24h"} {
 		if _, err := instant("begin", text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -18,6 +19,9 @@ func plainUsage(root *cobra.Command) {
 	plainArguments(root)
 }
 
+// ofCobra matches the errors of cobra about the number of arguments, which have no type.
+var ofCobra = regexp.MustCompile(`arg\(s\)|^unknown command`)
+
 func plainArguments(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		plainArguments(c)
@@ -28,7 +32,10 @@ func plainArguments(cmd *cobra.Command) {
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		err := check(cmd, args)
-		if err == nil || cmd.HasSubCommands() && len(args) > 0 { // which was perhaps meant as a command
+		switch {
+		case err == nil || !ofCobra.MatchString(err.Error()): // a command has words of its own
+			return err
+		case cmd.HasSubCommands() && len(args) > 0: // the argument was perhaps meant as a command
 			return err
 		}
 		return wrongArguments(cmd, args, err)

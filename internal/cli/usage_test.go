@@ -30,6 +30,7 @@ func commands() *cobra.Command {
 	group.AddCommand(&cobra.Command{Use: "sub", Args: cobra.NoArgs, RunE: run})
 	root.AddCommand(one, group, &cobra.Command{Use: "none", Args: cobra.NoArgs, RunE: run},
 		&cobra.Command{Use: "two [flags] -- A B", Args: cobra.ExactArgs(2), RunE: run},
+		&cobra.Command{Use: "words TEXT", Args: func(*cobra.Command, []string) error { return errors.New("quote it") }, RunE: run},
 		&cobra.Command{Use: "more ID [FILE...]", Args: cobra.MinimumNArgs(1), RunE: run})
 	return root
 }
@@ -41,6 +42,7 @@ func TestErrorsOfUsageAreForPeople(t *testing.T) {
 		"none extra":                        `"extra" is one argument too many: prog none takes none`,
 		"two a":                             "the argument B is missing",
 		"two a b c d":                       `"c" is one argument too many: prog two takes A B`,
+		"words a b":                         "quote it",
 		"more":                              "the argument ID is missing",
 		"group":                             "the argument FILE...|- is missing",
 		"one a --int x":                     `--int: "x" is not a whole number`,
