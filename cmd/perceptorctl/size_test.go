@@ -68,7 +68,7 @@ func TestSizeNamesEveryFlagWithNonsense(t *testing.T) {
 		{[]string{"--rate", "1", "--servers", "17"}, []string{"--servers: 17 is not 0 to 16"}},
 		{[]string{"--rate", "1", "--servers", "0", "--horizon", "0s"}, []string{"--servers: 0 is not above 0", "--horizon: 0 is not above 0"}},
 		{[]string{"--rate", "1", "--retention", "-1h"}, []string{"--retention: -1h0m0s is not 0s to"}},
-		{[]string{"--rate", "1", "--retention", "soon"}, []string{`"soon" for "--retention"`}},
+		{[]string{"--rate", "1", "--retention", "soon"}, []string{`--retention: "soon" is not a duration`}},
 		{[]string{"--rate", "1", "-o", "xml"}, []string{`--output: "xml" is none of`}},
 	} {
 		_, errs := sized(t, cli.Usage, c.args...)
