@@ -54,7 +54,8 @@ func (c *Client) UpdateTask(ctx context.Context, id int64, t Task, o UpdateOptio
 }
 
 // TriggerTask opens a run of a task now, without changing its schedule, and
-// returns the run's number. The client retries the call, which opens only one
+// returns the run's number. The run of a OneShot task is its only one, instead
+// of that at Begin. The client retries the call, which opens only one
 // run. With [WithRequestID] the caller may repeat it, too, for 24 h. The call
 // fails with [ErrFailedPrecondition] if a run of a OneShot or Blocking task is
 // open, or if the task has reached its MaxCount or End.

@@ -15,7 +15,8 @@ type PreviewOptions struct {
 	// Count is the number of instants, at most 1,000. Default (0): 10.
 	Count int
 	// TaskID is the id that determines H and Spread. Default (0): none; H has
-	// an arbitrary value and Spread is ignored.
+	// the values of some task as an example, so the instants of a task that is
+	// added may be others, and Spread is ignored.
 	TaskID int64
 }
 

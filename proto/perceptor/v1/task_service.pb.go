@@ -237,8 +237,9 @@ type PreviewScheduleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task. Only its schedule and bounds count; kind may be empty.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// The id that determines H and spread. Default: none; H has an arbitrary
-	// value, and spread is ignored.
+	// The id that determines H and spread. Default: none; H has the values of
+	// some task as an example, so the instants of a task that is added may be
+	// others, and spread is ignored.
 	TaskId int64 `protobuf:"varint,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// Excludes instants up to this one. Default: all from begin_time on.
 	AfterTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=after_time,json=afterTime,proto3" json:"after_time,omitempty"`
@@ -312,7 +313,8 @@ type PreviewScheduleResponse struct {
 	// When runs would be scheduled if each run fired on time and, for BLOCKING,
 	// ended at once. Fewer than requested: the schedule has no more.
 	Instants []*timestamppb.Timestamp `protobuf:"bytes,1,rep,name=instants,proto3" json:"instants,omitempty"`
-	// The expression with each H replaced by its value. Empty without cron.
+	// The expression with each H replaced by its value, which is that of an
+	// example if the request has no task_id. Empty without cron.
 	Expression string `protobuf:"bytes,2,opt,name=expression,proto3" json:"expression,omitempty"`
 	// The release of the time zone data, such as 2025c.
 	ZoneData      string `protobuf:"bytes,3,opt,name=zone_data,json=zoneData,proto3" json:"zone_data,omitempty"`

@@ -72,7 +72,8 @@ type TaskServiceClient interface {
 	// rule of AddTask is broken, or the task could never fire again.
 	// FAILED_PRECONDITION: the task has ended, or its state forbids the change.
 	UpdateTask(ctx context.Context, in *UpdateTaskRequest, opts ...grpc.CallOption) (*Task, error)
-	// Opens a run now, without changing the schedule. Allowed while the task is
+	// Opens a run now, without changing the schedule; that of a ONE_SHOT task is
+	// its only run, instead of the one at begin_time. Allowed while the task is
 	// paused, and before begin_time. FAILED_PRECONDITION: the task has ended,
 	// max_count or end_time is reached, or a run of a ONE_SHOT or BLOCKING task
 	// is open.
@@ -318,7 +319,8 @@ type TaskServiceServer interface {
 	// rule of AddTask is broken, or the task could never fire again.
 	// FAILED_PRECONDITION: the task has ended, or its state forbids the change.
 	UpdateTask(context.Context, *UpdateTaskRequest) (*Task, error)
-	// Opens a run now, without changing the schedule. Allowed while the task is
+	// Opens a run now, without changing the schedule; that of a ONE_SHOT task is
+	// its only run, instead of the one at begin_time. Allowed while the task is
 	// paused, and before begin_time. FAILED_PRECONDITION: the task has ended,
 	// max_count or end_time is reached, or a run of a ONE_SHOT or BLOCKING task
 	// is open.
