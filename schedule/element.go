@@ -68,7 +68,7 @@ func splitFields(expr string) ([]part, error) {
 		blank := i == len(expr) || expr[i] == ' ' || expr[i] == '\t'
 		switch {
 		case !blank && (expr[i] <= ' ' || expr[i] > '~'):
-			return nil, &Error{Field: "expression", Value: expr[i : i+1], Position: i + 1, Rule: "is not a printable ASCII character"}
+			return nil, notPrintable(expr, i)
 		case blank && begin >= 0:
 			fields = append(fields, whole.from(begin).to(i-begin))
 			begin = -1

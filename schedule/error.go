@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Error describes a fault in an expression or a time zone.
@@ -27,6 +28,13 @@ func (e *Error) Error() string {
 		at = " (at " + strconv.Itoa(e.Position) + ")"
 	}
 	return fmt.Sprintf("%s %q%s: %s", e.Field, shortened(e.Value), at, e.Rule)
+}
+
+// notPrintable is the error about the character at byte i of an expression, whole even if it has
+// several bytes.
+func notPrintable(expr string, i int) error {
+	_, size := utf8.DecodeRuneInString(expr[i:])
+	return &Error{Field: "expression", Value: expr[i : i+size], Position: i + 1, Rule: "is not a printable ASCII character"}
 }
 
 // shortened shortens long values.

@@ -94,7 +94,7 @@ func ruleLines(expr string) ([]part, error) {
 		blank := i == len(expr) || strings.IndexByte(" \t\r\n", expr[i]) >= 0
 		switch {
 		case !blank && (expr[i] <= ' ' || expr[i] > '~'):
-			return nil, &Error{Field: "expression", Value: expr[i : i+1], Position: i + 1, Rule: "is not a printable ASCII character"}
+			return nil, notPrintable(expr, i)
 		case blank && begin >= 0:
 			lines = append(lines, part{strings.ToUpper(expr[begin:i]), begin + 1})
 			begin = -1

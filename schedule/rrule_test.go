@@ -115,6 +115,7 @@ func TestRulesAreRefusedByPart(t *testing.T) {
 		{start + "FREQ=HOURLY;INTERVAL=2;BYHOUR=10", "RRULE", "FREQ=HOURLY;INTERVAL=2;BYHOUR=10", "never fires"},
 		{start + "FREQ=DAILY;BYMONTH=1;BYSETPOS=2", "RRULE", "FREQ=DAILY;BYMONTH=1;BYSETPOS=2", "never fires"},
 		{start + "FREQ=DAILY\x00", "expression", "\x00", "printable"},
+		{start + "FREQ=日", "expression", "日", "printable"},
 		{start + "FREQ=DAILY;BYSECOND=" + strings.Repeat("1,", 120) + "1", "expression", "", "the limit is 256"},
 	} {
 		got, err := Parse(RRule, c.expr, "UTC", Options{})
