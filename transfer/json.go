@@ -269,6 +269,9 @@ func jsonFault(raw []byte, err error) *Fault {
 		return f
 	}
 	if m == nil {
+		if text == "unexpected EOF" {
+			f.Rule = "is not a task in JSON: the line ends too early"
+		}
 		return f
 	}
 	column, _ := strconv.Atoi(m[2])
@@ -291,10 +294,27 @@ func plainRule(text string) string {
 		return timeRule
 	case strings.Contains(text, "google.protobuf.Duration"):
 		return "is not a duration in seconds such as 3600s"
-	case strings.Contains(text, "unexpected token") || strings.Contains(text, "invalid value"):
-		return "is not valid here: " + text
+	case strings.Contains(text, "oneof"):
+		return "the task has another schedule already: it has an interval or an expression"
+	}
+	if m := wrongValue.FindStringSubmatch(text); m != nil && kindRules[m[1]] != "" {
+		return kindRules[m[1]]
+	}
+	for _, prefix := range []string{"unexpected token ", "invalid value "} {
+		if found, ok := strings.CutPrefix(text, prefix); ok {
+			return found + " is not valid JSON here, or not of this field's type"
+		}
 	}
 	return text
+}
+
+var wrongValue = regexp.MustCompile(`^invalid value for (\w+) field`)
+
+// kindRules say what the values of a type of a field are, by its name in protobuf.
+var kindRules = map[string]string{
+	"string": "is not a text in quotes", "bool": "is neither true nor false", "enum": "is not a value of this field",
+	"int32": "is not a whole number that fits", "int64": "is not a whole number that fits", "uint32": "is not a whole number that fits",
+	"float": "is not a number", "double": "is not a number", "bytes": "is not base64 in quotes",
 }
 
 // keyAt returns the path of the key at or before a position of an object, such as retryPolicy.maxAttempts.

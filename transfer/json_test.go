@@ -133,9 +133,13 @@ func TestAFaultOfALineTellsKeyValueAndRule(t *testing.T) {
 		`{"kind":"x","beginTime":"9999-01-01T00:00:00Z"}`: `x.jsonl:1: beginTime: "9999-01-01T00:00:00Z": 9999-01-01T00:00:00.000Z is not between 1970-01-01T00:00:00Z and 9000-01-01T00:00:00Z`,
 		`{"kind":"x","interval":"soon"}`:                  `x.jsonl:1: interval: "soon": is not a duration in seconds such as 3600s`,
 		"{\"kind\":\"\xff\"}":                             `x.jsonl:1: is not valid UTF-8`,
-		`{"retryPolicy":{"maxAttempts":"many"}}`:          `x.jsonl:1: retryPolicy.maxAttempts: "many": is not valid here`,
-		`not JSON`:                                        `x.jsonl:1: is not valid here`,
-		`{"kind":"x"`:                                     `x.jsonl:1: is not`,
+		`{"retryPolicy":{"maxAttempts":"many"}}`:          `x.jsonl:1: retryPolicy.maxAttempts: "many": is not a whole number that fits`,
+		`not JSON`:                                        `x.jsonl:1: not is not valid JSON here`,
+		`{"kind":"x"`:                                     `x.jsonl:1: is not a task in JSON: the line ends too early`,
+		`{"kind":"x",}`:                                   `x.jsonl:1: kind: } is not valid JSON here`,
+		`{"tags":"x"}`:                                    `x.jsonl:1: tags: "x": "x" is not valid JSON here, or not of this field's type`,
+		`{"type":"FOO"}`:                                  `x.jsonl:1: type: "FOO": is not a value of this field`,
+		`{"cron":{"expression":"x"},"interval":"3s"}`:     `x.jsonl:1: interval: "3s": the task has another schedule already`,
 		strings.Repeat("x", MaxLine+1):                    `x.jsonl:1: the line has more than 1048576 bytes`,
 	} {
 		s := openJSON(t, line+"\n"+seeds[0]+"\n", Mapping{})

@@ -20,7 +20,7 @@ import (
 func NewLog(w io.Writer, level, format string) (*slog.Logger, error) {
 	var lowest slog.Level
 	if err := lowest.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("log level %q: %w", level, err)
+		return nil, fmt.Errorf("log level %q is not one of debug, info, warn, error", level)
 	}
 	options := &slog.HandlerOptions{Level: lowest, ReplaceAttr: inMilliseconds}
 	switch format {

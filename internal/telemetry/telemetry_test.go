@@ -196,9 +196,12 @@ func TestLogHasTheLevelAndFormatAskedFor(t *testing.T) {
 	if got := out.String(); !strings.Contains(got, `"took_ms":1500,"late_ms":2000`) {
 		t.Errorf("log = %s, want durations in milliseconds", got)
 	}
-	for _, bad := range [][2]string{{"loud", "json"}, {"info", "xml"}} {
-		if _, err := NewLog(&out, bad[0], bad[1]); err == nil {
-			t.Errorf("NewLog accepted %v", bad)
+	for bad, want := range map[[2]string]string{
+		{"loud", "json"}: `log level "loud" is not one of debug, info, warn, error`,
+		{"info", "xml"}:  `log format "xml" is neither json nor text`,
+	} {
+		if _, err := NewLog(&out, bad[0], bad[1]); err == nil || err.Error() != want {
+			t.Errorf("%v: %v, want %s", bad, err, want)
 		}
 	}
 }
