@@ -133,7 +133,7 @@ func taskBefore(ctx context.Context, d *Deps, r proto.Message) (proto.Message, e
 		id = r.GetId()
 	}
 	if !task.ID(id).Valid() {
-		return nil, errNoTask
+		return nil, noSuchTask(id)
 	}
 	s, err := d.Tasks.Get(ctx, tenantOf(ctx).ID, task.ID(id))
 	if err != nil {

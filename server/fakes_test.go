@@ -595,7 +595,7 @@ func (f *fakeBulk) ResumeBulk(ctx context.Context, tenant int32, id int64) (*tas
 // DeleteTenant is in progress for the tenant acme.
 func (f *fakeAdmin) DeleteTenant(_ context.Context, name string) (*task.BulkOperation, error) {
 	if name != "acme" {
-		return nil, task.Errorf(task.ReasonTenantNotFound, "no such tenant")
+		return nil, task.Errorf(task.ReasonTenantNotFound, "no such tenant: %s", name)
 	}
 	return (&fakeBulk{action: task.BulkDeleteTenant}).GetBulk(context.Background(), 1, 7)
 }

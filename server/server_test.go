@@ -138,7 +138,7 @@ func TestUnknownPathsAndVerbsAreAnsweredInJSON(t *testing.T) {
 	}
 	r := must(http.NewRequest(http.MethodGet, "http://memory/v1/tasks/600", nil))(t)
 	r.Header.Set("X-HTTP-Method-Override", "POST")
-	if a := b.do("acme-secret", r, nil); a.http != http.StatusNotFound || a.message != "no such task" {
+	if a := b.do("acme-secret", r, nil); a.http != http.StatusNotFound || a.message != "no such task: 600" {
 		t.Errorf("a method override was obeyed: %s", a.body)
 	}
 }

@@ -52,8 +52,6 @@ var (
 	errCutShort = reasoned(task.ReasonOutcomeUnknown, "the call was cut short and its outcome is unknown; try again")
 	errTooSlow  = reasoned(task.ReasonDeadlineExceeded, "the call took too long; its outcome is unknown")
 	errInternal = reasoned(task.ReasonInternal, "internal error")
-	// errNoTask answers for unknown ids and for those of other tenants alike.
-	errNoTask = reasoned(task.ReasonTaskNotFound, "no such task")
 )
 
 // reasoned returns the status error of a reason: its code, an ErrorInfo, more, and
@@ -83,6 +81,11 @@ func scopeMissing(method string, need Scopes, id *Identity) error {
 	}
 	return reasoned(task.ReasonScopeMissing, fmt.Sprintf("%s needs the scope %s; this token has %s",
 		method[strings.LastIndexByte(method, '/')+1:], strings.Join(need.names(), " or "), has))
+}
+
+// noSuchTask answers for unknown ids and for those of other tenants alike.
+func noSuchTask(id int64) error {
+	return reasoned(task.ReasonTaskNotFound, fmt.Sprintf("no such task: %d", id))
 }
 
 // unknownMethod is the answer to a call of a method that does not exist.

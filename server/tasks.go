@@ -424,19 +424,19 @@ func one(ctx context.Context, id int64, step func(context.Context, int32, task.I
 		return nil, invalid(faults)
 	}
 	if !task.ID(id).Valid() {
-		return nil, errNoTask
+		return nil, noSuchTask(id)
 	}
 	snapshot, err := step(ctx, tenantOf(ctx).ID, task.ID(id))
 	if err != nil {
-		return nil, noTask(err)
+		return nil, noTask(id, err)
 	}
 	return taskOf(snapshot)
 }
 
 // noTask returns the error of a step on one task.
-func noTask(err error) error {
-	if err != nil && task.CodeOf(err) == task.NotFound {
-		return errNoTask
+func noTask(id int64, err error) error {
+	if task.CodeOf(err) == task.NotFound {
+		return noSuchTask(id)
 	}
 	return err
 }
@@ -445,7 +445,7 @@ func (s *taskService) PurgeTask(ctx context.Context, r *perceptorv1.PurgeTaskReq
 	if faults := present(idFault("id", r.Id)); len(faults) > 0 {
 		return nil, invalid(faults)
 	}
-	return &perceptorv1.PurgeTaskResponse{}, noTask(s.store.PurgeTask(ctx, tenantOf(ctx).ID, task.ID(r.Id)))
+	return &perceptorv1.PurgeTaskResponse{}, noTask(r.Id, s.store.PurgeTask(ctx, tenantOf(ctx).ID, task.ID(r.Id)))
 }
 
 // idFault returns the fault of an id, or nil.

@@ -198,7 +198,7 @@ func (s *taskService) editOf(tenant *Tenant, old *task.Snapshot, r *perceptorv1.
 	if err != nil {
 		return task.Edit{}, err
 	}
-	if faults := m.moved(stored, r.Task); len(faults) > 0 {
+	if faults := append(m.moved(stored, r.Task), m.ofNoExpression(stored, r.Task)...); len(faults) > 0 {
 		return task.Edit{}, invalid(under("task", faults))
 	}
 	merged := proto.Clone(stored).(*perceptorv1.Task)
@@ -245,6 +245,19 @@ func (m *mask) moved(stored, asked *perceptorv1.Task) (faults []task.Fault) {
 		f := is.Descriptor().Fields().ByName(protoreflect.Name(path))
 		if a, b := is.Get(f), want.Get(f); !a.Equal(b) {
 			faults = append(faults, faultf(path, "%s: that of the task is %s, and stays it", shown(f, b), shown(f, a)))
+		}
+	}
+	return faults
+}
+
+// ofNoExpression returns the faults of parts of an expression that a task without one would get.
+func (m *mask) ofNoExpression(stored, asked *perceptorv1.Task) (faults []task.Fault) {
+	if stored.GetCron() != nil || asked.GetCron().GetExpression() != "" {
+		return nil
+	}
+	for path, part := range map[string]string{"cron.time_zone": "time zone", "cron.dialect": "dialect"} {
+		if slices.Contains(m.paths, path) {
+			faults = append(faults, faultf(path, "the task has no cron expression; only an expression has a %s", part))
 		}
 	}
 	return faults
@@ -300,7 +313,7 @@ func (s *taskService) TriggerTask(ctx context.Context, r *perceptorv1.TriggerTas
 	}
 	seq, replayed, err := s.trigger(ctx, tenantOf(ctx), task.ID(r.Id), r.RequestId)
 	if err != nil {
-		return nil, noTask(err)
+		return nil, noTask(r.Id, err)
 	}
 	run := task.RunID{Task: task.ID(r.Id), Seq: seq}
 	return &perceptorv1.TriggerTaskResponse{RunId: run.String(), Seq: seq, Replayed: replayed}, nil

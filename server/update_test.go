@@ -100,7 +100,15 @@ func TestAnUpdateIsValidatedByTheRulesOfAddTask(t *testing.T) {
 		"the state alone":    {&perceptorv1.Task{}, []string{"state"}, `update_mask: names no field that can be changed`, codes.InvalidArgument},
 		"no such field":      {&perceptorv1.Task{}, []string{"retry_policy.nothing"}, "retry_policy.nothing", codes.InvalidArgument},
 		"a part of params":   {&perceptorv1.Task{}, []string{"params.a"}, "params.a", codes.InvalidArgument},
-		"nothing":            {&perceptorv1.Task{}, nil, "names no field", codes.InvalidArgument},
+		"a zone without an expression": {
+			&perceptorv1.Task{Schedule: &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{TimeZone: "Europe/Berlin"}}}, []string{"cron.time_zone"},
+			"task.cron.time_zone: the task has no cron expression; only an expression has a time zone", codes.InvalidArgument,
+		},
+		"a dialect without an expression": {
+			&perceptorv1.Task{Schedule: &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{Dialect: perceptorv1.Cron_QUARTZ}}}, []string{"cron.dialect"},
+			"task.cron.dialect: the task has no cron expression; only an expression has a dialect", codes.InvalidArgument,
+		},
+		"nothing": {&perceptorv1.Task{}, nil, "names no field", codes.InvalidArgument},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)

@@ -179,6 +179,9 @@ func TestUnknownTenantIsNotFound(t *testing.T) {
 	s, _ := setup(t)
 	_, err := s.Tenant(t.Context(), "a")
 	wantCode(t, err, task.NotFound)
+	if !strings.Contains(err.Error(), "no such tenant: a") {
+		t.Errorf("the error does not name the tenant: %v", err)
+	}
 	_, _, err = s.CreateToken(t.Context(), Token{Scopes: TenantScope, Tenant: "a", ExpiresAt: task.Never})
 	wantCode(t, err, task.NotFound)
 	_, err = s.RevokeToken(t.Context(), "pct_nothing", 0)

@@ -59,6 +59,9 @@ func away(cause error, message string) error {
 
 func isAway(err error) bool { return task.CodeOf(err) == task.Unavailable }
 
-func noTenant() error { return task.Errorf(task.ReasonTenantNotFound, "no such tenant") }
+// noTenant is the error about a tenant that does not exist. key is its name, or its number.
+func noTenant(key any) error {
+	return task.Errorf(task.ReasonTenantNotFound, "no such tenant: %v", key)
+}
 
 func noToken() error { return task.Errorf(task.ReasonTokenNotFound, "no such token") }

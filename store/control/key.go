@@ -140,7 +140,7 @@ func (s *Store) changeKeys(ctx context.Context, name string, change func([]Key, 
 		var now task.Instant
 		err := sql.KeysForChange.QueryRow(ctx, tx, name).Scan(&keys, &now)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return noTenant()
+			return noTenant(name)
 		}
 		if err != nil {
 			return err

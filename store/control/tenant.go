@@ -143,7 +143,7 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 		}
 		t, err = pgx.CollectExactlyOneRow(rows, scanTenant)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return noTenant()
+			return noTenant(name)
 		}
 		return err
 	})
@@ -201,7 +201,7 @@ func (s *Store) oneTenant(ctx context.Context, statement *statement.Statement, k
 		}
 		t, err := pgx.CollectExactlyOneRow(rows, scanTenant)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return t, noTenant()
+			return t, noTenant(key)
 		}
 		return t, err
 	})
@@ -249,7 +249,7 @@ func changedRates(ctx context.Context, tx pgx.Tx, name string, c *task.RatesChan
 	var r task.Rates
 	err := sql.RatesForChange.QueryRow(ctx, tx, name).Scan(&r)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, noTenant()
+		return nil, noTenant(name)
 	}
 	if err != nil {
 		return nil, err

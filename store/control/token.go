@@ -133,7 +133,7 @@ func (t *storedToken) refused(ctx context.Context, tx pgx.Tx, lifetime time.Dura
 	message := fmt.Sprintf("%s is later than the maximum lifetime of %s allows", t.ExpiresAt, lifetime)
 	switch {
 	case !exists:
-		return noTenant()
+		return noTenant(t.Tenant)
 	case tokens >= maxTokens:
 		return task.Errorf(task.ReasonTooManyTokens,
 			"there are %d tokens already; revoked ones count until %d days after their expiry", tokens, expiredKept/(24*time.Hour))

@@ -89,7 +89,7 @@ func errorSchema() object {
 }
 
 var errorExample = object{"error": object{
-	"code": 404, "message": "no such task", "status": "NOT_FOUND",
+	"code": 404, "message": "no such task: 524739", "status": "NOT_FOUND",
 	"details": []object{{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "TASK_NOT_FOUND", "domain": "perceptor"}},
 }}
 
