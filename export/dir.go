@@ -66,6 +66,7 @@ type Dir struct {
 	at        string
 	partLines int64
 	partBytes int64
+	broken    error // of a chunk that was not written
 }
 
 // Create begins an export in a directory, which is created if it does not exist, and must not have
@@ -172,6 +173,7 @@ func (d *Dir) At() string { return d.at }
 func (d *Dir) Add(c Chunk, damaged int64) error {
 	before := d.writer.Count
 	if err := d.writer.Write(c); err != nil {
+		d.broken = err
 		return err
 	}
 	d.partLines += d.writer.Count - before
@@ -208,6 +210,9 @@ func (d *Dir) partPath() string { return filepath.Join(d.path, d.partName()) }
 // End completes the current part after the last chunk, and stores the state. The export can
 // continue.
 func (d *Dir) End() error {
+	if d.broken != nil { // the ids of a chunk are seen whose lines are not written
+		return d.broken
+	}
 	if d.file != nil {
 		if err := d.complete(); err != nil {
 			return fmt.Errorf("complete %s: %w", d.partName(), err)

@@ -226,3 +226,46 @@ func BenchmarkWrite(b *testing.B) {
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
+// A chunk whose part cannot be created is written when the export continues: its ids do not count as seen.
+func TestAChunkThatCannotBeWrittenIsNotSeen(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "x")
+	d, err := Create(dir, Tasks, []byte("{}"), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Add(Chunk{Lines: []byte("{\"id\":\"512\"}\n"), Position: "p1"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	block := filepath.Join(dir, "tasks-00002.jsonl.partial") // stands for EMFILE, EDQUOT, EIO, ESTALE...
+	if err := os.Mkdir(block, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Add(Chunk{Lines: []byte("{\"id\":\"1024\"}\n"), Position: "p2"}, 0); err == nil {
+		t.Fatal("no error")
+	}
+	if err := d.End(); err == nil {
+		t.Error("the state was stored after a chunk that was not written")
+	}
+	if err := os.Remove(block); err != nil {
+		t.Fatal(err)
+	}
+	d, err = Resume(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.At() != "p1" {
+		t.Fatalf("resumes at %q", d.At())
+	}
+	// the service sends what follows p1 again
+	if err := d.Add(Chunk{Lines: []byte("{\"id\":\"1024\"}\n"), Position: ""}, 0); err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, p := range d.Parts {
+		text, _ := os.ReadFile(filepath.Join(dir, p.Name))
+		all.Write(text)
+	}
+	if !strings.Contains(all.String(), "1024") {
+		t.Errorf("task 1024 is in no part of an export that is Done=%t; %d lines, %d dropped as repeated", d.Done, d.Lines, d.Repeated())
+	}
+}

@@ -21,7 +21,7 @@ type backlog struct {
 	// living is the number at the last count. A count does not see the adds in progress, for
 	// which pending tasks are reserved, nor those that end while it runs. So added has the
 	// tasks of adds that ended since the last count began, and addedSince those since the count
-	// in progress began. A task may be counted twice until the next count, but is never missed.
+	// in progress began. A task may be counted twice until the next count, but is never missed, except while counts fail.
 	living, pending, added, addedSince int64
 	// counted is set once the tasks were counted. countedAt is when the last count began.
 	counted   bool
@@ -90,8 +90,11 @@ func (b *backlog) count(ctx context.Context, counting chan struct{}, count func(
 	defer close(counting)
 	b.counting = nil
 	if err == nil {
-		b.living, b.added, b.counted = living, b.addedSince, true
+		b.living, b.counted = living, true
 	}
+	// While a database does not answer, nobody knows how many tasks have ended. Then as many are assumed as were added:
+	// otherwise a database that is down would in the end refuse the adds of tenants that are far below their limit.
+	b.added = b.addedSince
 }
 
 // await waits for a count, but not for long: then the last known number applies.

@@ -143,8 +143,11 @@ func (s *exportService) serve(stream chunkStream, check *reader, hash []byte, wa
 	g, ctx := errgroup.WithContext(stream.Context())
 	pages := make(chan page, 1)
 	g.Go(func() error {
-		defer close(pages)
-		return walk(ctx, pages)
+		err := walk(ctx, pages)
+		if err == nil { // otherwise the stream must not end as a complete one
+			close(pages)
+		}
+		return err
 	})
 	sent := make(chan struct{})
 	g.Go(func() error {
@@ -158,15 +161,19 @@ func (s *exportService) serve(stream chunkStream, check *reader, hash []byte, wa
 	g.Go(func() error {
 		defer close(sent)
 		out := &chunker{stream: stream, hash: hash, sent: time.Now()}
-		for p := range pages {
-			if err := out.page(p); err != nil {
-				return err
+		for {
+			select {
+			case p, more := <-pages:
+				if !more {
+					return out.end()
+				}
+				if err := out.page(p); err != nil {
+					return err
+				}
+			case <-ctx.Done():
+				return nil // another one has the error
 			}
 		}
-		if ctx.Err() != nil {
-			return nil // another one has the error
-		}
-		return out.end()
 	})
 	return g.Wait()
 }
@@ -343,21 +350,16 @@ func (s *spending) pace(ctx context.Context, m any) error {
 	if err := s.payDebt(ctx); err != nil {
 		return err
 	}
-	for s.units != nil {
-		wait, ok, err := s.use.stocks[s.quota].admit(ctx, *s.units, 1)
-		if err != nil {
+	if s.units == nil {
+		return nil
+	}
+	stock := &s.use.stocks[s.quota]
+	for wait := stock.owed(*s.units); wait > 0; wait = stock.owed(*s.units) {
+		if err := sleep(ctx, min(wait, longestPace)); err != nil {
 			return err
 		}
-		if ok {
-			s.use.stocks[s.quota].charge(*s.units, int(chunk.LineCount)-1)
-			break
-		}
-		select {
-		case <-time.After(min(wait, longestPace)):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
 	}
+	stock.borrow(*s.units, int(chunk.LineCount))
 	return nil
 }
 

@@ -180,9 +180,15 @@ func (m *importRates) enter(i *task.Import) *importRate {
 func (m *importRates) leave(r *importRate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r.streams--; r.streams == 0 && m.of[r.id] == r {
-		delete(m.of, r.id)
+	if r.streams--; r.streams > 0 || m.of[r.id] != r {
+		return
 	}
+	if left, _ := r.left(); left > 0 { // the next stream waits for the rest
+		r.streams++
+		time.AfterFunc(left, func() { m.leave(r) })
+		return
+	}
+	delete(m.of, r.id)
 }
 
 // left returns the time until the next chunk may be stored, and what it waits for.

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -197,10 +196,10 @@ func (s *stream) within(d time.Duration, late error, stop <-chan struct{}, f fun
 	}
 }
 
-// streamed charges the bytes of a message.
+// streamed adds the bytes of a message to what the streams of the tenant owe.
 func (s *spending) streamed(bytes int) {
 	if s != nil && s.bytes != nil {
-		s.use.stocks[task.QuotaBytes].charge(*s.bytes, bytes)
+		s.use.stocks[task.QuotaBytes].borrow(*s.bytes, bytes)
 	}
 }
 
@@ -209,19 +208,5 @@ func (s *spending) payDebt(ctx context.Context) error {
 	if s == nil || s.bytes == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, streamDebt)
-	defer cancel()
-	for {
-		err := s.of.rate(ctx, s.tenant, s.use, task.QuotaBytes, 1)
-		if err == nil || errors.Is(ctx.Err(), context.Canceled) {
-			return err
-		}
-		timer := time.NewTimer(time.Second)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return err
-		}
-	}
+	return s.of.payDebt(ctx, s.tenant, s.use, task.QuotaBytes, streamDebt)
 }

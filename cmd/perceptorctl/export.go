@@ -390,6 +390,11 @@ func (e *exporter) stream(ctx context.Context) (done bool, err error) {
 		if err != nil {
 			return false, err
 		}
+		if chunk.Position == "" {
+			if err := endOf(stream); err != nil {
+				return false, err
+			}
+		}
 		if err := e.to.Add(export.Chunk{Lines: chunk.Lines, Position: chunk.Position}, int64(chunk.DamagedPacks)+int64(chunk.DamagedTasks)); err != nil {
 			return true, err
 		}
@@ -399,6 +404,17 @@ func (e *exporter) stream(ctx context.Context) (done bool, err error) {
 		}
 		e.bar.Show(int64(chunk.DatabasesDone), task.Databases, countText(e.to.Written(), "line"))
 	}
+}
+
+// endOf waits for the end of a stream after its last message, and returns the error with which the service ends it.
+func endOf(stream grpc.ServerStreamingClient[perceptorv1.ExportChunk]) error {
+	switch _, err := stream.Recv(); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return err
+	}
+	return errors.New("the service went on after the last message of the export")
 }
 
 // open begins a stream at the position of the sink.

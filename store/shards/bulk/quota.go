@@ -114,9 +114,14 @@ func (b *bulkStep) replayAlone(ctx context.Context) (unlock func(), err error) {
 	return unlock, nil
 }
 
+// countLimit bounds the count of a tenant's tasks, in all databases: operations of others wait meanwhile.
+const countLimit = 2 * time.Second
+
 // untilFull returns how many of want tasks the tenant may add until it has most unfinished ones.
 func (b *bulkStep) untilFull(ctx context.Context, want int, most int64) (int, error) {
-	counts, err := b.s.counters.Counts(ctx, b.row.Tenant)
+	counting, cancel := context.WithTimeout(ctx, countLimit)
+	defer cancel()
+	counts, err := b.s.counters.Counts(counting, b.row.Tenant)
 	if err != nil {
 		return 0, err
 	}

@@ -121,7 +121,11 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	if _, failed := sql.BulkError.Exec(noting, ops.db.Pool(d), step.row.Tenant, step.row.ID, text, pause.Milliseconds()); failed != nil {
 		return out, errors.Join(err, failed)
 	}
-	return out, err
+	if err != nil { // this operation waits, and not the chore, which makes those of others, too
+		ops.db.Log.Warn("step of a bulk operation failed; trying again", "database", d, "operation", step.row.ID, "err", err)
+		out.More = true
+	}
+	return out, nil
 }
 
 // spreadOpen sends operations to databases that may not have their latest state. Only
