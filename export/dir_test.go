@@ -226,6 +226,7 @@ func BenchmarkWrite(b *testing.B) {
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
 // A chunk whose part cannot be created is written when the export continues: its ids do not count as seen.
 func TestAChunkThatCannotBeWrittenIsNotSeen(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "x")

@@ -229,7 +229,7 @@ func (m *Machine) rescheduleGrid(e *Edit, n *Row, other bool, now Instant) error
 		n.ScheduledAt = n.after(e, now).ScheduledAt
 	}
 	if !n.exhausted(n.ScheduledAt) {
-		m.releaseFrom(n, other || n.Paused, now)
+		m.releaseFrom(n, other || n.Paused || n.ScheduledAt > now.Add(MaxBitGap), now)
 		n.State = Scheduled
 		return n.waitForNext(other || !waits, now)
 	}

@@ -185,7 +185,7 @@ func (m *Machine) Resume(now Instant) {
 	}
 	t.DueAt = max(t.ScheduledAt, now)
 	m.spaceCatchUp(now)
-	if t.misfire() != Skip || t.unreadable() || t.firesLate(now) {
+	if t.misfire() != Skip || t.unreadable() || t.Unknown.Name != "" || t.firesLate(now) {
 		return
 	}
 	from := t.ScheduledAt

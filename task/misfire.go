@@ -171,6 +171,9 @@ func (r *Row) nextRun(at, now Instant) (next Instant, missed int64) {
 // false.
 func (m *Machine) findInstant(now Instant) bool {
 	t := m.Task
+	if t.Type == NonBlocking && (t.unreadable() || t.Unknown.Name != "") {
+		m.releaseSilent(now, now)
+	}
 	if t.unreadable() {
 		t.DueAt = now.Add(UnreadableDelay)
 		t.markChanged()
@@ -238,7 +241,9 @@ func (m *Machine) claimable(now Instant) bool {
 		if t.ScheduledAt <= now {
 			return true
 		}
-		t.DueAt = t.ScheduledAt
+		if t.DueAt = t.ScheduledAt; t.Type == NonBlocking && t.DueAt > now.Add(MaxBitGap) {
+			m.detachFrom(0, now)
+		}
 	case t.Type == NonBlocking:
 		t.State, t.DueAt = Running, t.silentAt()
 		m.finishIfDone()

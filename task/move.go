@@ -20,6 +20,9 @@ func (m *Machine) MoveNext(next, now Instant) error {
 	}
 	t.Version++
 	t.waitUntil(next, now)
+	if t.Type == NonBlocking && next > now.Add(MaxBitGap) {
+		m.detachFrom(0, now)
+	}
 	t.markChanged()
 	if earlier || t.OpenRows > 0 {
 		m.editRuns(false)

@@ -78,7 +78,7 @@ func (m *Machine) holdBack(now Instant) {
 		t.State, t.DueAt = Running, t.silentAt()
 		return
 	}
-	if look.Sub(now) > MaxBitGap {
+	if look > now.Add(MaxBitGap) {
 		m.detachFrom(0, now)
 	}
 	if t.DueAt = max(look, now+1); t.Overlap == OverlapBufferOne {

@@ -180,7 +180,7 @@ func (m *Machine) moveGrid(next, now Instant) {
 	switch {
 	case !t.exhausted(next):
 		t.waitUntil(next, now)
-		if t.Paused {
+		if t.Paused || next > now.Add(MaxBitGap) {
 			m.detachFrom(0, now)
 		}
 	case t.State == Scheduled:

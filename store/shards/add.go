@@ -166,7 +166,7 @@ func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error
 		b := &pgx.Batch{}
 		for _, a := range group {
 			if a.keyed != nil && a.keyed.replaces != 0 {
-				if fresh[a.first], err = a.replaceKey(ctx, tx, now); err != nil {
+				if fresh[a.first], err = db.replaceKey(ctx, tx, a, now); err != nil {
 					return err
 				}
 			}

@@ -107,3 +107,40 @@ func processTime() time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// A resume counts the instants that SKIP drops, without those that a calendar closes, alone and as a bulk operation.
+func TestResumesCountOnlyOpenInstantsAsMissed(t *testing.T) {
+	for name, bulk := range map[string]bool{"alone": false, "bulk": true} {
+		t.Run(name, func(t *testing.T) {
+			var windows *task.Windows
+			b := setup(t, nearOnly, func(c *Config) {
+				c.Windows = func(int32, []string, []string) (*task.Windows, task.MissingCalendar) {
+					return windows, task.MissingCalendar{}
+				}
+			}).running()
+			begin := b.now
+			windows = task.NewWindows([][]task.Range{{{From: begin.Add(2 * time.Hour), Until: begin.Add(5 * time.Hour)}}}, nil)
+			id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) {
+				s.Interval, s.Misfire, s.Grace, s.Exclude = time.Hour, task.Skip, time.Minute, []string{"x"}
+				s.Begin = begin.Add(time.Hour)
+			}))[0]
+			if _, err := b.Pause(t.Context(), b.tenant, id); err != nil {
+				t.Fatal(err)
+			}
+			b.advance(5*time.Hour + 30*time.Minute)
+			if bulk {
+				owned, err := b.Acquire(t.Context(), b.d, []task.Shard{task.ChoresShard(b.d)}, task.Owner{Name: "mover"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.finishBulk(owned[0], b.bulk(task.BulkResume, task.BulkTerms{}), func() { b.advance(time.Second) })
+			} else if _, err := b.Resume(t.Context(), b.tenant, id); err != nil {
+				t.Fatal(err)
+			}
+			got, err := b.Get(t.Context(), b.tenant, id)
+			if err != nil || got.Missed != 2 { // at one and five o'clock
+				t.Errorf("missed = %d, %v; want 2", got.Missed, err)
+			}
+		})
+	}
+}

@@ -201,3 +201,18 @@ func TestARunIsNotGivenUpBeforeTwoFurtherDeliveries(t *testing.T) {
 		})
 	}
 }
+
+// A result that asks for a next run in days leaves no silent run of its task without a row, whether SQL or the machine decides it (T9.7).
+func TestAResultWithAFarNextRunLeavesNoSilentRun(t *testing.T) {
+	b := setup(t, nearOnly)
+	d := diaryOf(b)
+	id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) { s.AckTimeout = 10 * time.Minute }))[0]
+	d.until(time.Minute, time.Minute)
+	r := success(id, 2, 1, 7)
+	r.Next = b.now.Add(48 * time.Hour)
+	if got := b.report(r); got[0] != task.Accepted {
+		t.Fatal(got)
+	}
+	d.until(12*time.Minute, time.Minute)
+	d.says("1.1@0s 2.1@1m0s 1.2@10m0s")
+}

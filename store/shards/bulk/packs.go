@@ -161,7 +161,8 @@ func (b *bulkStep) takeOut(ctx context.Context, tx pgx.Tx, p *far.Locked, void m
 	all = slices.DeleteFunc(all, func(r *task.Row) bool { return void[far.Tombstone{Pack: p.Name(), Task: r.ID}] })
 	slices.SortFunc(all, func(a, c *task.Row) int { return cmp.Compare(a.ID, c.ID) })
 	for _, r := range all {
-		k := &task.Machine{Task: r, Was: r.State, Runs: map[int64]*task.Row{}}
+		b.s.machines.SetCalendar(r)
+		k := b.s.machines.New(r)
 		if r.ID <= begin || !b.wants(k) {
 			continue
 		}

@@ -134,6 +134,7 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []kernel.Key,
 	}
 	var machines []*task.Machine
 	for _, r := range list {
+		b.s.machines.SetCalendar(r)
 		if k := b.s.machines.New(r); b.wants(k) {
 			machines = append(machines, k)
 		}

@@ -17,7 +17,8 @@ t.shard = u.shard AND t.tenant_id = ANY (ARRAY[u.tenant_id]) AND t.id = u.id AND
    AND CASE t.type
        WHEN {{type.NON_BLOCKING}} THEN u.attempt = 1 AND t.seq - u.seq BETWEEN 0 AND 63
                AND t.open_runs & (1::int8 << (t.seq - u.seq)::int4) <> 0
-               AND (u.next IS NULL OR u.stop OR (t.state = {{state.SCHEDULED}} AND t.scheduled_at > c.now))
+               AND (u.next IS NULL OR u.stop OR (t.state = {{state.SCHEDULED}} AND t.scheduled_at > c.now
+                    AND (u.next <= c.now + 86400000 OR t.open_runs & ~(1::int8 << (t.seq - u.seq)::int4) = 0)))
                AND (NOT t.modeled OR t.state <> {{state.SCHEDULED}} OR coalesce(t.due_at = t.scheduled_at, true))
        ELSE t.state = {{state.RUNNING}} AND t.seq = u.seq AND u.attempt BETWEEN 1 AND t.attempt
         AND (t.type = {{type.ONE_SHOT}} OR (t.attempt = u.attempt AND t.out AND t.holder = u.holder AND t.anchor >= 0
