@@ -70,7 +70,7 @@ func (c *ctl) taskUpdate() *cobra.Command {
 func (c *ctl) taskTrigger() *cobra.Command {
 	r := &perceptorv1.TriggerTaskRequest{}
 	cmd := &cobra.Command{
-		Use: "trigger TASK", Short: "Run a task now, in addition to its schedule", Args: cobra.ExactArgs(1),
+		Use: "trigger TASK", Short: "Run a task now: a recurring one in addition to its schedule, a one-shot in place of it", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := readTaskName(args[0])
 			if err != nil {

@@ -96,6 +96,7 @@ func (c *ctl) taskPreview() *cobra.Command {
 	var after string
 	cmd := &cobra.Command{
 		Use: "preview", Short: "Show when a task would fire, without adding it", Args: cobra.NoArgs,
+		Long: "Shows when a task would fire, without adding it.\n\nThe values of H in an expression, and the instants of a spread, follow from the id of a task. Without --task-id they are those of an example: a task that is added has others.",
 		Example: "  perceptorctl task preview --type non-blocking --cron '0 0 12 LW * ?' --dialect quartz --tz Asia/Shanghai",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if r.Task, err = a.read(cmd); err != nil {
@@ -122,6 +123,6 @@ func (c *ctl) taskPreview() *cobra.Command {
 	a.flags(cmd)
 	cmd.Flags().StringVar(&after, "after", "", "show instants after this one (default: from --begin)")
 	cmd.Flags().Int32Var(&r.Count, "count", 10, "most instants to show")
-	cmd.Flags().Int64Var(&r.TaskId, "task-id", 0, "task id from which H and --spread are computed (default none)")
+	cmd.Flags().Int64Var(&r.TaskId, "task-id", 0, "task id from which H and --spread are computed (default none: those of an example)")
 	return cmd
 }
