@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -595,6 +596,53 @@ func TestBulkOperationsAreLookedForAtOnceWhenOneWasStarted(t *testing.T) {
 		synctest.Wait()
 		if n := f.count("bulk") - looks; n != 1 {
 			t.Errorf("%d looks after a start, want 1", n)
+		}
+	})
+}
+
+// failingOperations is a store with an operation of one tenant, and some of another one that fail. Like the real one it takes
+// that with the earliest next step.
+type failingOperations struct {
+	*fake
+	mu    sync.Mutex
+	fails []time.Time // when each is due
+	other time.Time
+	steps int // of the other tenant's operation
+}
+
+func (f *failingOperations) Bulk(context.Context, int, task.Ownership, bool) (task.BulkStep, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	time.Sleep(10 * time.Millisecond)
+	now := time.Now()
+	first := slices.MinFunc(f.fails, func(a, b time.Time) int { return a.Compare(b) })
+	if i := slices.Index(f.fails, first); !first.After(now) && first.Before(f.other) {
+		f.fails[i] = now.Add(5 * time.Second)
+		return task.BulkStep{Action: task.BulkReplay, Open: true, More: true, Err: errors.New("a database does not answer")}, nil
+	}
+	f.other = now
+	f.steps++
+	return task.BulkStep{Action: task.BulkCancel, Open: true, More: true}, nil
+}
+
+func TestOperationsThatFailLeaveTheChoreToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &failingOperations{fake: newFake(), fails: make([]time.Time, 8), other: time.Now()}
+		c, err := New(Config{Log: slog.New(slog.DiscardHandler)}, f, Events{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		if err := c.Acquire(ctx, 3); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		cancel()
+		<-done
+		if f.steps < 5000 {
+			t.Errorf("an operation beside eight that fail had %d steps in ten minutes, want thousands", f.steps)
 		}
 	})
 }

@@ -80,6 +80,9 @@ func (l *loop) bulkStep(ctx context.Context) (work, error) {
 		if step.Action != 0 {
 			l.c.events.Bulk(l.d, &step)
 		}
+		if step.Err != nil {
+			l.c.cfg.Log.Warn("step of a bulk operation failed; trying again", "database", l.d, "action", step.Action, "err", step.Err)
+		}
 		switch {
 		case err != nil:
 			return nothing, err

@@ -175,6 +175,8 @@ func TestTheRateOfAnImportOutlivesItsStreams(t *testing.T) {
 			t.Errorf("%.0f lines per second were admitted, want 1,000", perSecond)
 		}
 		time.Sleep(2 * time.Minute)
+		m.mu.Lock()
+		defer m.mu.Unlock()
 		if len(m.of) != 0 {
 			t.Errorf("the rates of %d imports are kept that nobody writes", len(m.of))
 		}

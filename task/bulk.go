@@ -169,4 +169,6 @@ type BulkStep struct {
 	More bool
 	// Lost is true if the chores have another owner. Then the step changed nothing.
 	Lost bool
+	// Err is why the step failed. Its operation tells it and waits, and those of others go on.
+	Err error
 }

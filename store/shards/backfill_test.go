@@ -234,7 +234,7 @@ func TestABackfillThatIsKilledAtAnyPointFiresEachInstantOnce(t *testing.T) {
 		killed, passed, killAt = false, 0, killAt+1
 		op := b.bulk(task.BulkBackfill, task.BulkTerms{BackfillFrom: day, BackfillUntil: day.Add(2 * time.Hour)})
 		for i := 0; b.part(op).State != task.BulkDone; i++ {
-			if _, err := b.Bulk(t.Context(), b.d, b.chores(), true); err != nil {
+			if step, err := b.Bulk(t.Context(), b.d, b.chores(), true); err != nil || step.Err != nil {
 				killed = true
 			}
 			if b.advance(10 * time.Second); i == 20 {

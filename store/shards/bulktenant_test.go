@@ -85,10 +85,10 @@ func TestNothingOfADeletedTenantIsLeftAndNobodyElseMissesAnything(t *testing.T) 
 		if i > 1 && i%5 == 0 {
 			own = b.chores() // a new owner goes on where the old one stopped
 		}
-		if _, err := b.Bulk(t.Context(), b.d, own, false); err != nil {
+		if step, err := b.Bulk(t.Context(), b.d, own, false); err != nil || step.Err != nil {
 			failed++
 			if failed == 1 {
-				t.Log(err)
+				t.Log(err, step.Err)
 			}
 		}
 		b.advance(time.Minute)

@@ -121,8 +121,7 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	if _, failed := sql.BulkError.Exec(noting, ops.db.Pool(d), step.row.Tenant, step.row.ID, text, pause.Milliseconds()); failed != nil {
 		return out, errors.Join(err, failed)
 	}
-	if err != nil { // this operation waits, and not the chore, which makes those of others, too
-		ops.db.Log.Warn("step of a bulk operation failed; trying again", "database", d, "operation", step.row.ID, "err", err)
+	if out.Err = err; err != nil {
 		out.More = true
 	}
 	return out, nil

@@ -156,14 +156,12 @@ func scanImport(row pgx.CollectableRow) (*task.Import, error) {
 	return i, nil
 }
 
-// GetImport returns an import with its counts and the numbers of its stored chunks. It asks all
-// databases.
+// GetImport returns an import with the numbers of its stored chunks, and the counts of these. It asks all
+// databases. A chunk that is stored meanwhile is in both or in none, or an import that goes on after its program was
+// killed would seem to have other lines.
 func (im *Imports) GetImport(ctx context.Context, tenant int32, id int64) (*task.Import, error) {
 	i, err := im.HeadOfImport(ctx, tenant, id)
 	if err != nil {
-		return nil, err
-	}
-	if err := im.addSums(ctx, tenant, []*task.Import{i}); err != nil {
 		return nil, err
 	}
 	var numbers [task.Databases][]int64
@@ -178,8 +176,11 @@ func (im *Imports) GetImport(ctx context.Context, tenant int32, id int64) (*task
 		return nil, kernel.Unavailable(fmt.Errorf("read import: %w", err))
 	}
 	all := slices.Concat(numbers[:]...)
+	err = im.addSums(ctx, []*task.Import{i}, func(ctx context.Context, d int) (pgx.Rows, error) {
+		return sql.ChunkSumsOf.Query(ctx, im.db.Pool(d), tenant, id, all)
+	})
 	i.Stored, i.Chunks = rangesOf(all), int64(len(all))
-	return i, nil
+	return i, err
 }
 
 // rangesOf returns numbers, each of which occurs once, as ranges.
@@ -195,15 +196,12 @@ func rangesOf(numbers []int64) (ranges []task.ChunkRange) {
 	return ranges
 }
 
-// addSums adds what the markers of all databases say.
-func (im *Imports) addSums(ctx context.Context, tenant int32, list []*task.Import) error {
-	ids := make([]int64, len(list))
-	for i := range list {
-		ids[i] = list[i].ID
-	}
+// addSums adds what the markers of all databases say, which query reads.
+func (im *Imports) addSums(ctx context.Context, list []*task.Import, query func(ctx context.Context, d int) (pgx.Rows, error)) error {
+	ids := idsOf(list)
 	var sums [task.Databases][]task.Import
 	err := im.db.Each(ctx, func(ctx context.Context, d int) error {
-		rows, err := sql.ChunkSums.Query(ctx, im.db.Pool(d), tenant, ids)
+		rows, err := query(ctx, d)
 		if err == nil {
 			sums[d], err = pgx.CollectRows(rows, scanSum)
 		}
@@ -219,6 +217,14 @@ func (im *Imports) addSums(ctx context.Context, tenant int32, list []*task.Impor
 		i.Checksum += sum.Checksum
 	}
 	return nil
+}
+
+func idsOf(list []*task.Import) []int64 {
+	ids := make([]int64, len(list))
+	for i := range list {
+		ids[i] = list[i].ID
+	}
+	return ids
 }
 
 func scanSum(row pgx.CollectableRow) (i task.Import, err error) {
@@ -262,7 +268,9 @@ func (im *Imports) ListImports(ctx context.Context, tenant int32, created task.I
 	if len(list) == 0 {
 		return nil, nil
 	}
-	return list, im.addSums(ctx, tenant, list)
+	return list, im.addSums(ctx, list, func(ctx context.Context, d int) (pgx.Rows, error) {
+		return sql.ChunkSums.Query(ctx, im.db.Pool(d), tenant, idsOf(list))
+	})
 }
 
 // FinishImport ends an import that has the chunks 1 to chunks with so many lines.

@@ -64,6 +64,12 @@ SELECT c.import_id, count(*) FILTER (WHERE c.whole), sum(c.lines), sum(c.added),
   FROM import_chunk c WHERE c.tenant_id = @tenant AND c.import_id = ANY (@imports)
  GROUP BY c.import_id;
 
+-- name: ChunkSumsOf(tenant int4, import int8, numbers int8[])
+-- Sums of the parts of some chunks in this database.
+SELECT @import::int8, count(*) FILTER (WHERE c.whole), coalesce(sum(c.lines), 0), coalesce(sum(c.added), 0), coalesce(sum(c.skipped), 0),
+       coalesce(sum(c.updated), 0), coalesce(sum(c.rejected), 0), coalesce(sum(c.checksum), 0)::text
+  FROM import_chunk c WHERE c.tenant_id = @tenant AND c.import_id = @import AND c.number = ANY (@numbers);
+
 -- name: ChunkNumbers(tenant int4, import int8)
 -- The numbers of the chunks whose last part is in this database.
 SELECT c.number FROM import_chunk c WHERE c.tenant_id = @tenant AND c.import_id = @import AND c.whole ORDER BY c.number;

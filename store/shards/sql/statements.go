@@ -269,6 +269,7 @@ var (
 	ChunkInsert      = set.Get("ChunkInsert")
 	ChunkRead        = set.Get("ChunkRead")
 	ChunkSums        = set.Get("ChunkSums")
+	ChunkSumsOf      = set.Get("ChunkSumsOf")
 	ChunkNumbers     = set.Get("ChunkNumbers")
 	ChunkIDs         = set.Get("ChunkIDs")
 	ChunkRunCounts   = set.Get("ChunkRunCounts")
