@@ -640,7 +640,9 @@ func TestOperationsThatFailLeaveTheChoreToOthers(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		cancel()
-		<-done
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 		if f.steps < 5000 {
 			t.Errorf("an operation beside eight that fail had %d steps in ten minutes, want thousands", f.steps)
 		}

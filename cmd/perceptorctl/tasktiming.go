@@ -96,7 +96,7 @@ func (c *ctl) taskPreview() *cobra.Command {
 	var after string
 	cmd := &cobra.Command{
 		Use: "preview", Short: "Show when a task would fire, without adding it", Args: cobra.NoArgs,
-		Long: "Shows when a task would fire, without adding it.\n\nThe values of H in an expression, and the instants of a spread, follow from the id of a task. Without --task-id they are those of an example: a task that is added has others.",
+		Long:    "Shows when a task would fire, without adding it.\n\nThe values of H in an expression, and the instants of a spread, follow from the id of a task. Without --task-id they are those of an example: a task that is added has others.",
 		Example: "  perceptorctl task preview --type non-blocking --cron '0 0 12 LW * ?' --dialect quartz --tz Asia/Shanghai",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if r.Task, err = a.read(cmd); err != nil {
