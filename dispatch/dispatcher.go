@@ -204,16 +204,16 @@ func (d *Dispatcher) confirmed(now time.Time, records []*record) {
 		shown[i] = b.planning.dbTime(now)
 	}
 	d.settle(now, records)
-	late := make([]time.Duration, len(records))
+	late, caused := make([]time.Duration, len(records)), make([]time.Duration, len(records))
 	for i, r := range records {
 		late[i] = max(shown[r.part.database].Sub(r.pub.ScheduledAt), 0) // it may be published ahead
-		caused := r.caused(now, late[i])
-		d.events.Published(&r.pub, caused)
+		caused[i] = r.caused(now, late[i])
+		d.events.Published(&r.pub, caused[i])
 		if r.background {
-			d.events.PublishedBackground(&r.pub, caused)
+			d.events.PublishedBackground(&r.pub, caused[i])
 		}
 	}
-	d.lateness.confirmed(now, records, late)
+	d.lateness.confirmed(now, records, caused)
 	d.scheduler.observePublished(now, records, late)
 }
 

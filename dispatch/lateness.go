@@ -66,10 +66,10 @@ type latenessMeter struct {
 	foreground, backlogs paceMeter
 }
 
-// confirmed counts confirmed records. late is the lateness of each. In the foreground the part counts that dispatchers have
-// caused: a task that is added after its begin is late by itself, and other adds need not yield because of it. Nor does the
-// lateness of tasks that may have waited for a rate or a cap of their own tenant.
-func (m *latenessMeter) confirmed(now time.Time, records []*record, late []time.Duration) {
+// confirmed counts confirmed records. caused is the lateness of each that dispatchers have caused: a task that is added after
+// its begin is late by itself, and other adds need not yield because of it. Nor because of tasks that may have
+// waited for a rate or a cap of their own tenant, whose lateness does not count.
+func (m *latenessMeter) confirmed(now time.Time, records []*record, caused []time.Duration) {
 	var n, first [2]int
 	var sum [2]time.Duration
 	for i, r := range records {
@@ -80,7 +80,7 @@ func (m *latenessMeter) confirmed(now time.Time, records []*record, late []time.
 		n[of]++
 		if r.pub.Attempt == 1 && !r.limited {
 			first[of]++
-			sum[of] += r.caused(now, late[i])
+			sum[of] += caused[i]
 		}
 	}
 	m.mu.Lock()

@@ -235,3 +235,18 @@ func domainError(err error) error {
 	}
 	return &cli.Error{Code: code, Err: err}
 }
+
+// detailOf returns the first detail of a type that the API's answer has, or nil.
+func detailOf[T any](err error) (none T) {
+	for _, d := range status.Convert(err).Details() {
+		if found, ok := d.(T); ok {
+			return found
+		}
+	}
+	return none
+}
+
+// reasonOf is the reason that an answer of the API gives for an error; empty if it gives none.
+func reasonOf(err error) task.ErrorReason {
+	return task.ErrorReason(detailOf[*errdetails.ErrorInfo](err).GetReason())
+}

@@ -31,16 +31,10 @@ func within(timeout time.Duration) grpc.UnaryClientInterceptor {
 
 // retryAfter returns the delay that a RESOURCE_EXHAUSTED names, or 0.
 func retryAfter(err error) time.Duration {
-	st := status.Convert(err)
-	if st.Code() != codes.ResourceExhausted {
+	if status.Code(err) != codes.ResourceExhausted {
 		return 0
 	}
-	for _, d := range st.Details() {
-		if info, ok := d.(*errdetails.RetryInfo); ok {
-			return max(info.GetRetryDelay().AsDuration(), 0)
-		}
-	}
-	return 0
+	return max(detailOf[*errdetails.RetryInfo](err).GetRetryDelay().AsDuration(), 0)
 }
 
 // waitWithin waits for the delay that an answer asks for, and a random part of it more, so that commands that were

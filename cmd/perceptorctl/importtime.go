@@ -86,10 +86,8 @@ func (i *importing) away(err error) string {
 
 // quotaText says which quota has refused a call, and its limit; it is empty if none has.
 func quotaText(err error) string {
-	for _, d := range status.Convert(err).Details() {
-		if q, ok := d.(*errdetails.QuotaFailure); ok && len(q.Violations) > 0 {
-			return q.Violations[0].Description
-		}
+	if v := detailOf[*errdetails.QuotaFailure](err).GetViolations(); len(v) > 0 {
+		return v[0].Description
 	}
 	return ""
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/internal/cli"
@@ -86,14 +84,4 @@ func (a *addFlags) firstInstants(ctx context.Context, api perceptorv1.TaskServic
 		return ""
 	}
 	return "; the task has" + text
-}
-
-// reasonOf is the reason that an answer of the API gives for an error; empty if it gives none.
-func reasonOf(err error) task.ErrorReason {
-	for _, d := range status.Convert(err).Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok {
-			return task.ErrorReason(info.Reason)
-		}
-	}
-	return ""
 }

@@ -116,19 +116,25 @@ func TestASilentRunThatNoClaimWillFindComesAtItsAckTimeout(t *testing.T) {
 		d.until(6*time.Minute, time.Minute)
 		d.says("1.1@0s 1.2@6m0s")
 	})
-	t.Run("the end of a handler", func(t *testing.T) {
-		b := setup(t, nearOnly)
-		d := diaryOf(b)
-		id := b.add(b.spec(task.NonBlocking, ten, func(s *task.Spec) { s.End = b.now.Add(time.Hour) }))[0]
-		d.until(time.Minute, time.Minute)
-		r := success(id, 2, 1, 7)
-		r.Next = b.now.Add(2 * time.Hour)
-		if got := b.report(r); got[0] != task.Accepted {
-			t.Fatal(got)
-		}
-		d.until(12*time.Minute, time.Minute)
-		d.says("1.1@0s 2.1@1m0s 1.2@10m0s")
-	})
+	// The result of the second run asks for a next one, whether SQL or the machine decides it.
+	for name, c := range map[string]struct{ end, next time.Duration }{
+		"the end of a handler":       {time.Hour, 2 * time.Hour},
+		"a handler's choice in days": {100 * time.Hour, 48 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, nearOnly)
+			d := diaryOf(b)
+			id := b.add(b.spec(task.NonBlocking, ten, func(s *task.Spec) { s.End = b.now.Add(c.end) }))[0]
+			d.until(time.Minute, time.Minute)
+			r := success(id, 2, 1, 7)
+			r.Next = b.now.Add(c.next)
+			if got := b.report(r); got[0] != task.Accepted {
+				t.Fatal(got)
+			}
+			d.until(12*time.Minute, time.Minute)
+			d.says("1.1@0s 2.1@1m0s 1.2@10m0s")
+		})
+	}
 }
 
 // timing: T9.8
@@ -200,19 +206,4 @@ func TestARunIsNotGivenUpBeforeTwoFurtherDeliveries(t *testing.T) {
 			d.says(c.want)
 		})
 	}
-}
-
-// A result that asks for a next run in days leaves no silent run of its task without a row, whether SQL or the machine decides it (T9.7).
-func TestAResultWithAFarNextRunLeavesNoSilentRun(t *testing.T) {
-	b := setup(t, nearOnly)
-	d := diaryOf(b)
-	id := b.add(b.spec(task.NonBlocking, func(s *task.Spec) { s.AckTimeout = 10 * time.Minute }))[0]
-	d.until(time.Minute, time.Minute)
-	r := success(id, 2, 1, 7)
-	r.Next = b.now.Add(48 * time.Hour)
-	if got := b.report(r); got[0] != task.Accepted {
-		t.Fatal(got)
-	}
-	d.until(12*time.Minute, time.Minute)
-	d.says("1.1@0s 2.1@1m0s 1.2@10m0s")
 }
