@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -13,16 +14,19 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
 
-// wire is a proxy before PostgreSQL that counts what clients send, and cuts the
-// connection at one of it.
+// wire is a proxy before PostgreSQL that counts what the sessions of one database send, and cuts the
+// connection at one of it. It does not count what a session sends before it has the search_path of the
+// database, nor the sessions of other databases, which the store has to hear of moves.
 type wire struct {
 	server string
+	schema []byte // of the database
 	sent   atomic.Int32
 	// cutAt is the number of the message group that is the last; 0: none. If pass
 	// is set the server still gets it, and only its answer is lost.
@@ -30,15 +34,24 @@ type wire struct {
 	pass  atomic.Bool
 }
 
-// throughWire returns a store on the bundle's database that has one connection,
-// through a wire.
+// setupWired is setup in a database that is not the one which a store asks for the places of all.
+func setupWired(t *testing.T) *bundle {
+	t.Helper()
+	b := setup(t)
+	for b.d == 0 {
+		b = setup(t)
+	}
+	return b
+}
+
+// throughWire returns a store whose connections to the bundle's database lead through a wire.
 func (b *bundle) throughWire() (*Store, *wire) {
 	b.t.Helper()
 	dsn, err := url.Parse(testenv.PackageDatabase(b.t, checked()))
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	w := &wire{server: dsn.Host}
+	w := &wire{server: dsn.Host, schema: []byte(store.SchemaName(b.d))}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.t.Fatal(err)
@@ -73,7 +86,11 @@ func (w *wire) serve(client net.Conn) {
 		buf := make([]byte, 64<<10)
 		for {
 			n, err := server.Read(buf)
-			if err != nil || silent.Load() {
+			if silent.Load() {
+				return
+			}
+			if err != nil {
+				_ = client.Close()
 				return
 			}
 			if _, err := client.Write(buf[:n]); err != nil {
@@ -82,12 +99,14 @@ func (w *wire) serve(client net.Conn) {
 		}
 	}()
 	buf := make([]byte, 64<<10) // more than a group in these tests
-	for {
+	for counts := false; ; {
 		n, err := client.Read(buf)
 		if err != nil {
 			return
 		}
-		if at := w.cutAt.Load(); w.sent.Add(1) == at {
+		if !counts {
+			counts = bytes.Contains(buf[:n], w.schema)
+		} else if at := w.cutAt.Load(); w.sent.Add(1) == at {
 			if silent.Store(true); w.pass.Load() {
 				_, _ = server.Write(buf[:n])
 				<-answered
@@ -117,7 +136,7 @@ func claimAll(b *bundle) task.ClaimRequest {
 }
 
 func TestClaimTakesTwoRoundTrips(t *testing.T) {
-	b := setup(t)
+	b := setupWired(t)
 	s, w := b.throughWire()
 	w.warm(t, b, s)
 	b.add(b.spec(task.OneShot))
@@ -130,7 +149,7 @@ func TestClaimTakesTwoRoundTrips(t *testing.T) {
 }
 
 func TestStartTakesOneRoundTrip(t *testing.T) {
-	b := setup(t)
+	b := setupWired(t)
 	s, w := b.throughWire()
 	ids := b.add(b.spec(task.Blocking), b.spec(task.Blocking))
 	b.claim(task.RangeForm)
@@ -160,7 +179,7 @@ func TestOutcomeIsUnknownFromTheCommitOn(t *testing.T) {
 		"the answer of the last statements lost": {2, true, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t)
+			b := setupWired(t)
 			s, w := b.throughWire()
 			w.warm(t, b, s)
 			id := b.add(b.spec(task.OneShot))[0]
