@@ -75,7 +75,7 @@ NOTHING :=
 SPACE := $(NOTHING) $(NOTHING)
 PATIENT = /($(subst $(SPACE),|,$(strip schedule schedule/ranges store/pack store/place store/shards/kernel store/shards/far task record \
 	forecast sizing export monitoring transfer transfer/upload transfer/migrate dispatch/fair proto/openapi \
-	internal/chart internal/config internal/duration internal/guard internal/jsonfault internal/jsonsyntax internal/kafkalogin \
+	internal/chart internal/config internal/ctxtime internal/duration internal/guard internal/jsonfault internal/jsonsyntax internal/kafkalogin \
 	internal/pages internal/payload internal/share internal/spelling \
 	$(addprefix loadtest/,abuse check fairness fleet hang history idle imports midnight outbox roundtrip scenario stack storm tenants workload))))$$
 FIRST := store/shards internal/mutation examples internal/timingspec internal/dev client internal/virtualtest assign cmd/perceptorctl console store/control

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
+
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 const (
@@ -128,18 +130,6 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// sleep waits for d. It returns false if ctx ends before that.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
 // mayRetry waits before a call is repeated. It returns false if that is not worthwhile: the
 // error is final, ctx ends, or the answer names a delay that is longer than the time left.
 // Without such a delay it also waits until the budget allows a try.
@@ -153,9 +143,9 @@ func (c *Client) mayRetry(ctx context.Context, err error, tries int) bool {
 		if end, ok := ctx.Deadline(); ok && time.Until(end) < delay {
 			return false
 		}
-		return sleep(ctx, delay)
+		return ctxtime.Sleep(ctx, delay)
 	}
-	for sleep(ctx, delay) {
+	for ctxtime.Sleep(ctx, delay) {
 		if c.retries.take() {
 			return true
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
 	"github.com/perceptor/perceptor/task"
@@ -98,7 +99,7 @@ func (c *consumer) run(ctx, groupCtx context.Context) error {
 		}
 		c.closing.Go(func() { c.leave(cg) })
 		c.brokers.rotate()
-		sleep(ctx, c.times.backoff)
+		ctxtime.Sleep(ctx, c.times.backoff)
 	}
 	return nil
 }
@@ -140,7 +141,7 @@ func (c *consumer) takePart(ctx, groupCtx context.Context, cg *kafka.ConsumerGro
 			short = 0
 		}
 		if short >= manyShortLives {
-			sleep(ctx, shortLife)
+			ctxtime.Sleep(ctx, shortLife)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/testenv"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
@@ -450,7 +451,7 @@ func (b *bench) write(messages ...kafka.Message) {
 		case errors.As(err, &partly): // a broker that has just started has no leaders yet
 			messages = unwritten(messages, partly)
 		}
-		sleep(ctx, 100*time.Millisecond)
+		ctxtime.Sleep(ctx, 100*time.Millisecond)
 	}
 }
 

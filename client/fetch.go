@@ -13,6 +13,8 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/fetch"
+
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 // A fetcher reads all partitions of a generation. The records of one publication are on several
@@ -122,7 +124,7 @@ func (f *fetcher) readLater(feeds []*feed) {
 // pause waits for a moment after a failure, and makes the next question for the leaders go to a
 // broker.
 func (f *fetcher) pause() {
-	sleep(f.ctx, f.times.backoff)
+	ctxtime.Sleep(f.ctx, f.times.backoff)
 	f.renew()
 }
 
@@ -247,7 +249,7 @@ func (f *fetcher) readFrom(feeds []*feed) (rest []*feed, fetched bool, err error
 		}
 		// A broker answers nothing for as long as the tenant is above its quota.
 		if wait := time.Duration(res.ThrottleTimeMs) * time.Millisecond; wait > 0 {
-			sleep(f.ctx, min(wait, silenceLimit))
+			ctxtime.Sleep(f.ctx, min(wait, silenceLimit))
 		}
 	}
 	return nil, fetched, nil

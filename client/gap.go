@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 // Kafka may lose records that this group has not read: they expired while no listener ran, the
@@ -49,7 +51,7 @@ func (f *fetcher) afterGap(feed *feed) {
 			feed.next, feed.from = kafka.FirstOffset, o.First
 			return
 		}
-		sleep(f.ctx, f.times.backoff)
+		ctxtime.Sleep(f.ctx, f.times.backoff)
 	}
 }
 

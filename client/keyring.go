@@ -10,6 +10,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/kafkalogin"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
@@ -133,7 +134,7 @@ func (r *keyring) refresh(ctx context.Context) error {
 
 // run refreshes the keys until ctx ends.
 func (r *keyring) run(ctx context.Context) {
-	for sleep(ctx, keysEvery) {
+	for ctxtime.Sleep(ctx, keysEvery) {
 		_ = r.refresh(ctx) // asked again
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
 	"github.com/perceptor/perceptor/task"
@@ -98,7 +99,7 @@ func TestKeysAreRotatedWithoutLosingARecord(t *testing.T) {
 	b.publish(newRunOf(1, task.OneShot, "count", nil))
 	handled(1)
 
-	sleep(t.Context(), keysAgain) // an unknown key is asked about again
+	ctxtime.Sleep(t.Context(), keysAgain) // an unknown key is asked about again
 	first.ExpireTime = timestamppb.New(time.Now().Add(time.Hour))
 	b.svc.with(func() { b.svc.keys = []*perceptorv1.RecordKey{first, second} })
 	b.write(b.signed(newRunOf(2, task.OneShot, "count", nil), record.NewKey(2, []byte("second"))), b.signed(newRunOf(3, task.OneShot, "count", nil), testKey))

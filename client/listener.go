@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -189,7 +190,7 @@ func (l *Listener) delivery(ctx context.Context) (*perceptorv1.Delivery, error) 
 			return nil, err
 		}
 		l.log.Warn("the service does not answer; retrying", "address", l.c.cfg.Address, "err", err)
-		sleep(ctx, retryDelay(tries))
+		ctxtime.Sleep(ctx, retryDelay(tries))
 	}
 }
 

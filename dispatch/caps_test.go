@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -92,14 +93,14 @@ const slowly = 1900 * time.Millisecond
 
 func (s *slowStore) AcquireCapLease(ctx context.Context, of task.TenantKind, limit int) (task.CapLease, error) {
 	if of.Tenant == s.tenant {
-		pause(ctx, slowly)
+		ctxtime.Sleep(ctx, slowly)
 	}
 	return s.fakeStore.AcquireCapLease(ctx, of, limit)
 }
 
 func (s *slowStore) Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
 	if req.Database == s.database && len(req.Flows) > 0 {
-		pause(ctx, slowly)
+		ctxtime.Sleep(ctx, slowly)
 	}
 	return s.fakeStore.Claim(ctx, req)
 }

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/perceptor/perceptor/dispatch/fair"
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -327,7 +328,7 @@ func testBacklogBeside(t *testing.T, rates task.Rates) {
 		busy := make(chan struct{}, 1)
 		w.kafka.delay = func(ctx context.Context, n int) {
 			busy <- struct{}{}
-			pause(ctx, time.Duration(n)*time.Second/5000)
+			ctxtime.Sleep(ctx, time.Duration(n)*time.Second/5000)
 			<-busy
 		}
 		const backlog, steady = 60_000, 1500
@@ -374,7 +375,7 @@ func TestTenantsWithABacklogShareByWeight(t *testing.T) {
 		busy := make(chan struct{}, 1)
 		w.kafka.delay = func(ctx context.Context, n int) {
 			busy <- struct{}{}
-			pause(ctx, time.Duration(n)*time.Second/5000)
+			ctxtime.Sleep(ctx, time.Duration(n)*time.Second/5000)
 			<-busy
 		}
 		const each = 30_000

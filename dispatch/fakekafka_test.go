@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -59,7 +60,7 @@ func (k *fakeKafka) Publish(ctx context.Context, pubs []task.Publication, settle
 		k.active--
 		k.mu.Unlock()
 	}()
-	pause(ctx, k.wait)
+	ctxtime.Sleep(ctx, k.wait)
 	if k.delay != nil {
 		k.delay(ctx, len(pubs))
 	}

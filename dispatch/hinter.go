@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -169,7 +170,7 @@ func (h *Hinter) Run(ctx context.Context) error {
 			h.refresh(ctx, ownersEvery)
 		}
 		h.send()
-		if !pause(ctx, hintEvery) {
+		if !ctxtime.Sleep(ctx, hintEvery) {
 			return nil
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -246,7 +247,7 @@ func (h *Hints) Run(ctx context.Context, to Receiver) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("read hint: %w", err)
 		case err != nil: // such as an ICMP answer that a port is closed
-			if !pause(ctx, 10*time.Millisecond) {
+			if !ctxtime.Sleep(ctx, 10*time.Millisecond) {
 				return nil
 			}
 			continue
@@ -290,7 +291,7 @@ func (h *Hints) greeters(now time.Time) (addrs []netip.AddrPort) {
 // more than tellLate, until ctx ends. Then it returns nil.
 func (h *Hints) Report(ctx context.Context, of func() task.Lateness) error {
 	sender, sent := mathrand.Uint64(), time.Time{}
-	for pause(ctx, latenessWindow) {
+	for ctxtime.Sleep(ctx, latenessWindow) {
 		l := of()
 		tell := func(kind hintKind, p task.Pace, tenants []int32) {
 			if p.Late < tellLate {
@@ -328,17 +329,5 @@ func (h hint) tell(to Receiver) {
 		to.BulkStarted(h.database)
 	case hintLags:
 		to.Lagging(h.sender, int(min(h.rate, mostProcesses)), h.lags)
-	}
-}
-
-// pause waits for d. It returns false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

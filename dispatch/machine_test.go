@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -178,7 +179,7 @@ func (m *machine) nextAnswer(ctx context.Context, _ *task.Publication) (bool, er
 	case 2:
 		return true, errDown // stored, but the confirmation is lost
 	case 3:
-		pause(ctx, time.Second)
+		ctxtime.Sleep(ctx, time.Second)
 		return ctx.Err() == nil, ctx.Err()
 	}
 	return true, nil

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -86,7 +87,7 @@ func testBrokenTopic(t *testing.T, w *world, healthy, limit time.Duration) {
 	w.kafka.answer = func(ctx context.Context, p *task.Publication) (bool, error) {
 		if p.Tenant == 1 && down.Load() {
 			if p.Seq%2 == 0 {
-				pause(ctx, 5*time.Second) // a broker that does not answer
+				ctxtime.Sleep(ctx, 5*time.Second) // a broker that does not answer
 			}
 			return false, errDown
 		}
@@ -145,7 +146,7 @@ func TestRecordThatCanNeverBePublishedIsDeadAtOnceAndItsNeighboursAreNot(t *test
 			if p.Tenant == 9 {
 				return false, tooLargeError{}
 			}
-			pause(ctx, 300*time.Millisecond)
+			ctxtime.Sleep(ctx, 300*time.Millisecond)
 			return true, nil
 		}
 		w.store.add(id(0, 1), 1, 0, 0)
@@ -326,7 +327,7 @@ func TestASlowBrokerHoldsUpItsOwnRecordsOnly(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.kafka.answer = func(ctx context.Context, p *task.Publication) (bool, error) {
 			if p.Tenant == 1 {
-				pause(ctx, 3*time.Second)
+				ctxtime.Sleep(ctx, 3*time.Second)
 			}
 			return true, nil
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/dispatch/fair"
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -110,7 +111,7 @@ func (s *scheduler) takeRows(ctx context.Context) int {
 		if n > 0 {
 			return n
 		}
-		if !pause(ctx, wait) {
+		if !ctxtime.Sleep(ctx, wait) {
 			<-s.turn
 			return 0
 		}

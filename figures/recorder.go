@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -148,24 +149,13 @@ func (r *Recorder) Run(ctx context.Context) error {
 func (r *Recorder) await(ctx context.Context, at time.Time) (ended bool) {
 	for {
 		left := time.Until(at.Add(Every))
-		if r.sleep(ctx, min(left, newsEvery)) {
+		if !ctxtime.Sleep(ctx, min(left, newsEvery)) {
 			return true
 		}
 		if left <= newsEvery {
 			return false
 		}
 		r.storeNews(ctx, task.At(at))
-	}
-}
-
-func (r *Recorder) sleep(ctx context.Context, d time.Duration) (ended bool) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return true
-	case <-timer.C:
-		return false
 	}
 }
 

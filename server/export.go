@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lines "github.com/perceptor/perceptor/export/line"
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/share"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -355,8 +356,8 @@ func (s *spending) pace(ctx context.Context, m any) error {
 	}
 	stock := &s.use.stocks[s.quota]
 	for wait := stock.owed(*s.units); wait > 0; wait = stock.owed(*s.units) {
-		if err := sleep(ctx, min(wait, longestPace)); err != nil {
-			return err
+		if !ctxtime.Sleep(ctx, min(wait, longestPace)) {
+			return ctx.Err()
 		}
 	}
 	stock.borrow(*s.units, int(chunk.LineCount))

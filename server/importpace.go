@@ -9,6 +9,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -125,21 +126,9 @@ func (q *quotas) payDebt(ctx context.Context, t *Tenant, u *tenantUse, quota tas
 			q.events.overQuota(t.Name, quota, 1)
 			return quotaError(quota, t.Name, wait, fmt.Sprintf(rateTexts[quota], r.perSecond))
 		}
-		if err := sleep(ctx, min(wait, time.Second)); err != nil {
-			return err
+		if !ctxtime.Sleep(ctx, min(wait, time.Second)) {
+			return ctx.Err()
 		}
-	}
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -217,8 +206,8 @@ func (r *importRate) wait(ctx context.Context, n int) error {
 			fmt.Sprintf("the next chunk of the import may be sent in %s", wait.Round(time.Second)), &errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
 	}
 	for wait, _ := r.left(); wait > 0; wait, _ = r.left() {
-		if err := sleep(ctx, min(wait, time.Second)); err != nil {
-			return err
+		if !ctxtime.Sleep(ctx, min(wait, time.Second)) {
+			return ctx.Err()
 		}
 	}
 	if r.perSecond > 0 {

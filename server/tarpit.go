@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/share"
 )
 
@@ -63,10 +64,5 @@ func (t *tarpit) delay(ctx context.Context, who *Identity, err error) {
 	if end, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(end)/2)
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	ctxtime.Sleep(ctx, wait)
 }

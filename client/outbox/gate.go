@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 // gate stops all movers while Perceptor does not answer. One probe at a time asks whether it does
@@ -94,7 +95,7 @@ func (g *gate) run(ctx context.Context) {
 }
 
 func (g *gate) probeUntilAnswer(ctx context.Context) bool {
-	for tries := 1; sleep(ctx, backoff(tries, maxBackoff)); tries++ {
+	for tries := 1; ctxtime.Sleep(ctx, backoff(tries, maxBackoff)); tries++ {
 		limited, cancel := context.WithTimeout(ctx, probeLimit)
 		err := g.probe(limited)
 		cancel()

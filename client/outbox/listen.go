@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 // # Notifications
@@ -43,7 +45,7 @@ func (r *Relay) listenLoop(ctx context.Context, pool *pgxpool.Pool) {
 			tries = 1
 		}
 		r.failed(stepListen, err)
-		sleep(ctx, backoff(tries, checkAnnounces))
+		ctxtime.Sleep(ctx, backoff(tries, checkAnnounces))
 	}
 }
 

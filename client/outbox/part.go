@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 const (
@@ -100,11 +102,11 @@ func (m *mover) run() {
 	for failures := 1; m.ctx.Err() == nil; failures++ {
 		if err := m.load(); err != nil {
 			m.r.failed(stepRead, err)
-			sleep(m.ctx, backoff(failures, 5*time.Second))
+			ctxtime.Sleep(m.ctx, backoff(failures, 5*time.Second))
 			continue
 		}
 		if failures = 0; !m.work() {
-			sleep(m.ctx, minBackoff)
+			ctxtime.Sleep(m.ctx, minBackoff)
 		}
 	}
 	m.idle.Store(nil)
@@ -349,7 +351,7 @@ func (m *mover) flush(ctx context.Context) {
 			return
 		}
 		m.r.failed(stepFinish, err)
-		if !sleep(ctx, backoff(tries, time.Second)) {
+		if !ctxtime.Sleep(ctx, backoff(tries, time.Second)) {
 			return
 		}
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 // Relay moves the operations of an outbox to Perceptor. Several relays of one outbox share the work; each
@@ -107,7 +109,7 @@ func (r *Relay) checkInstalled(ctx context.Context, pool *pgxpool.Pool) error {
 			return fmt.Errorf("outbox: read the version of the schema %s: %w", r.cfg.Schema, err)
 		}
 		r.failed(stepLease, err)
-		sleep(ctx, backoff(tries, r.cfg.Lease))
+		ctxtime.Sleep(ctx, backoff(tries, r.cfg.Lease))
 	}
 	return nil
 }
@@ -256,7 +258,7 @@ func (r *Relay) pollLoop(ctx context.Context, pool *pgxpool.Pool) {
 		})
 		if err != nil {
 			r.failed(stepPoll, err)
-			sleep(ctx, time.Second)
+			ctxtime.Sleep(ctx, time.Second)
 			continue
 		}
 		r.wake(found)
@@ -266,7 +268,7 @@ func (r *Relay) pollLoop(ctx context.Context, pool *pgxpool.Pool) {
 // untilPoll waits for the next poll: after a distance, or as soon as commits were announced, but not at once after the last
 // one, so that a poll finds the rows of many commits. It returns false if ctx ends.
 func (r *Relay) untilPoll(ctx context.Context) bool {
-	if r.listening.Load() && !sleep(ctx, listenGap) {
+	if r.listening.Load() && !ctxtime.Sleep(ctx, listenGap) {
 		return false
 	}
 	t := time.NewTimer(r.pollEvery())

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/perceptor/perceptor/client"
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -73,7 +74,7 @@ func (m *mover) sending() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), m.r.cfg.SendTimeout)
 	drain := min(2*time.Second, m.r.cfg.Lease/4)
 	stop := context.AfterFunc(m.ctx, func() {
-		if sleep(ctx, drain) {
+		if ctxtime.Sleep(ctx, drain) {
 			cancel()
 		}
 	})

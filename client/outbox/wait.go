@@ -16,18 +16,6 @@ func query[T any](ctx context.Context, f func(context.Context) (T, error)) (T, e
 	return f(ctx)
 }
 
-// sleep waits for d. It returns false if ctx ends before that.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
 const (
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 30 * time.Second

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 // leastSpread is the least range of the random part of a wait for a quota.
@@ -44,12 +46,5 @@ func waitWithin(ctx context.Context, asked time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < delay {
 		return false
 	}
-	t := time.NewTimer(delay)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
+	return ctxtime.Sleep(ctx, delay)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/perceptor/perceptor/export"
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/duration"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -354,11 +355,7 @@ func (e *exporter) run(ctx context.Context) error {
 		}
 		e.bar.End()
 		fmt.Fprintf(e.out, "the export was interrupted after %s and continues in %s: %s\n", countText(e.to.Written(), "line"), wait, status.Convert(err).Message())
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !ctxtime.Sleep(ctx, wait) {
 			return err
 		}
 		wait = min(2*wait, mostWait)

@@ -20,13 +20,14 @@ var imports = []rule{
 	// The domain, and formats of it.
 	{"task", []string{"internal/jsonsyntax"}},
 	{"record", []string{"task"}},
-	{"figures", []string{"task"}},
+	{"figures", []string{"internal/ctxtime", "task"}},
 	{"forecast", []string{"task"}},
 	{"sizing", nil},
 	{"schedule/...", []string{"schedule/...", "task"}},
 	{"proto/...", []string{"proto/..."}},
 
 	// Small things of several parts.
+	{"internal/ctxtime", nil},
 	{"internal/share", nil},
 	{"internal/requestid", nil},
 	{"internal/duration", nil},
@@ -58,7 +59,7 @@ var imports = []rule{
 	{"store/figures/sql", []string{"store/statement"}},
 	{"store/figures", []string{"figures", "store", "store/figures/sql", "task"}},
 	{"store/shards/sql", []string{"store/pack", "store/statement", "task"}},
-	{"store/shards/kernel", []string{"internal/share", "store", "store/shards/sql", "task"}},
+	{"store/shards/kernel", []string{"internal/ctxtime", "internal/share", "store", "store/shards/sql", "task"}},
 	{"store/shards/counters", []string{"store/shards/kernel", "store/shards/sql", "task"}},
 	{"store/shards/history", []string{"store/shards/kernel", "store/shards/sql", "task"}},
 	{"store/shards/transition", []string{
@@ -77,7 +78,7 @@ var imports = []rule{
 	{"store/shards/imports", []string{
 		"store/pack", "store/shards/far", "store/shards/kernel", "store/shards/sql", "task",
 	}},
-	{"store/shards", []string{"forecast", "internal/share", "proto/perceptor/v1", "store", "store/pack", "store/shards/...", "store/statement", "task"}},
+	{"store/shards", []string{"forecast", "internal/ctxtime", "internal/share", "proto/perceptor/v1", "store", "store/pack", "store/shards/...", "store/statement", "task"}},
 	{"store/storetest", []string{"internal/testenv", "migrations", "store"}},
 
 	// The middle: parts that do not know each other.
@@ -86,7 +87,7 @@ var imports = []rule{
 	{"assign/postgres", []string{"assign", "assign/postgres/sql"}},
 	{"assign/loop", []string{"assign", "schedule"}},
 	{"dispatch/fair", []string{"task"}},
-	{"dispatch/...", []string{"dispatch/...", "internal/slots", "task"}},
+	{"dispatch/...", []string{"dispatch/...", "internal/ctxtime", "internal/slots", "task"}},
 	{"chores", []string{"task"}},
 	{"audit", []string{"task"}},
 	{"delivery", []string{"record", "task"}},
@@ -94,12 +95,12 @@ var imports = []rule{
 	{"export/line", []string{"proto/perceptor/v1", "task"}},
 	{"export", nil},
 	{"transfer/migrate", []string{"proto/perceptor/v1", "task"}},
-	{"server/...", []string{"export/line", "internal/jsonfault", "internal/jsonsyntax", "internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule/...", "server/...", "task"}},
+	{"server/...", []string{"export/line", "internal/ctxtime", "internal/jsonfault", "internal/jsonsyntax", "internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule/...", "server/...", "task"}},
 
 	// The SDK, which programs of others build in.
-	{"client", []string{"internal/kafkalogin", "internal/slots", "proto/perceptor/v1", "record", "task"}},
+	{"client", []string{"internal/ctxtime", "internal/kafkalogin", "internal/slots", "proto/perceptor/v1", "record", "task"}},
 	{"client/clienttest", []string{"client", "proto/perceptor/v1", "schedule", "server", "task"}},
-	{"client/outbox", []string{"client", "proto/perceptor/v1", "store/statement", "task"}},
+	{"client/outbox", []string{"client", "internal/ctxtime", "proto/perceptor/v1", "store/statement", "task"}},
 	{"examples/...", []string{"assign", "assign/loop", "client", "client/outbox", "examples/..."}},
 
 	// Tasks from files and tables into the API.
@@ -127,7 +128,7 @@ var imports = []rule{
 	{"internal/pages/checksite", []string{"internal/pages"}},
 
 	// The top joins the parts.
-	{"internal/virtualclock", []string{"store", "store/clock", "task"}},
+	{"internal/virtualclock", []string{"internal/ctxtime", "store", "store/clock", "task"}},
 	{"internal/app", []string{
 		"assign", "assign/postgres", "audit", "chores", "console", "delivery", "dispatch/...", "figures", "forecast", "proto/perceptor/v1", "record", "server/...", "store/...", "task",
 		"internal/certs", "internal/config", "internal/kafkalogin", "internal/oidc", "internal/renewal", "internal/telemetry", "internal/tracing", "internal/virtualclock",
@@ -142,7 +143,7 @@ var imports = []rule{
 	}},
 	{"cmd/perceptorctl", []string{
 		"assign", "client", "client/outbox", "export/...", "forecast", "migrations", "proto/perceptor/v1", "schedule", "sizing", "store/...", "task", "transfer/...",
-		"internal/app", "internal/cli", "internal/config", "internal/duration", "internal/jsonfault", "internal/jsonsyntax", "internal/payload",
+		"internal/app", "internal/cli", "internal/config", "internal/ctxtime", "internal/duration", "internal/jsonfault", "internal/jsonsyntax", "internal/payload",
 		"internal/telemetry",
 	}},
 	{"cmd/...", []string{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/clock"
 	"github.com/perceptor/perceptor/task"
@@ -149,7 +150,7 @@ func (c *Clock) Next(ctx context.Context) (task.Instant, error) {
 				c.promote(v.Database)
 			}
 		}
-		if !unknown || time.Since(began) > nextWait || !sleep(ctx, lastLook) {
+		if !unknown || time.Since(began) > nextWait || !ctxtime.Sleep(ctx, lastLook) {
 			return next, ctx.Err()
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store/clock"
 	"github.com/perceptor/perceptor/task"
 )
@@ -147,7 +148,7 @@ func (m *move) settle(ctx context.Context) (ahead, error) {
 		if w.background { // the home databases of tenants, which grant tokens, may be others
 			databases = allDatabases
 		}
-		if !sleep(ctx, pause) {
+		if !ctxtime.Sleep(ctx, pause) {
 			return ahead{}, ctx.Err()
 		}
 		pause = min(pause*3/2, lastLook)
@@ -201,17 +202,6 @@ func (c *Clock) look(ctx context.Context, databases []int) ([]clock.View, error)
 		}
 	}
 	return views, nil
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // waiting is the state of the wait at one instant.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store/shards/far"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
@@ -70,7 +71,7 @@ func (s *Store) apply(ctx context.Context, d int, entries []entry) []task.Reply 
 			s.db.Log.Warn("results were not applied; listeners send them again", "database", d, "entries", len(pending), "err", err)
 			break
 		}
-		if len(pending) == 0 || time.Now().Add(pause).After(deadline) || !kernel.Sleep(ctx, pause) {
+		if len(pending) == 0 || time.Now().Add(pause).After(deadline) || !ctxtime.Sleep(ctx, pause) {
 			break
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store/shards/far"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
@@ -78,7 +79,7 @@ func (s *Store) onMachine(ctx context.Context, tenant int32, id task.ID, step st
 			}
 			return now, nil
 		}
-		if time.Now().After(deadline) || !kernel.Sleep(ctx, 20*time.Millisecond) {
+		if time.Now().After(deadline) || !ctxtime.Sleep(ctx, 20*time.Millisecond) {
 			return nil, task.Errorf(task.ReasonTaskBusy, "task %d is busy; try again", id)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
-	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
@@ -165,7 +165,7 @@ func (e *engine) adder(ctx context.Context) {
 	slots := make(chan struct{}, 128)
 	every := time.Duration(float64(*engineAdds) / rate * float64(time.Second))
 	for at := time.Now(); ctx.Err() == nil; at = at.Add(every) {
-		kernel.Sleep(ctx, time.Until(at))
+		ctxtime.Sleep(ctx, time.Until(at))
 		slots <- struct{}{}
 		go func() {
 			defer func() { <-slots }()
@@ -198,7 +198,7 @@ func (e *engine) claims(ctx context.Context, d int) {
 	var low task.Instant
 	var parts []task.OutboxPart
 	at := time.Now().Add(*engineTick * time.Duration(d) / task.Databases)
-	for ; kernel.Sleep(ctx, time.Until(at)); at = at.Add(*engineTick) {
+	for ; ctxtime.Sleep(ctx, time.Until(at)); at = at.Add(*engineTick) {
 		if time.Since(at) > *engineTick {
 			at = time.Now()
 		}

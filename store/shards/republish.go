@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/store/shards/transition"
@@ -51,7 +52,7 @@ func (r *Republication) Step(ctx context.Context) (out task.Republished, err err
 			return out, fmt.Errorf("republish: %w", err)
 		}
 		out.Runs += runs
-		if locked == len(keys) || try == republishTries || !kernel.Sleep(ctx, 20*time.Millisecond) {
+		if locked == len(keys) || try == republishTries || !ctxtime.Sleep(ctx, 20*time.Millisecond) {
 			out.Busy = len(keys) - locked
 			out.Done = r.advance(last)
 			return out, ctx.Err()

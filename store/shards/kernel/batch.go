@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/share"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/task"
@@ -147,7 +148,7 @@ func (b *Batcher[E, R]) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-b.queue.filled:
-			Sleep(ctx, time.Until(next)) // returns early if ctx ends
+			ctxtime.Sleep(ctx, time.Until(next)) // returns early if ctx ends
 			start := time.Now()
 			full := b.group(context.WithoutCancel(ctx))
 			if next = start.Add(b.spacing.took(b.d, start, time.Since(start))); full {
@@ -218,20 +219,4 @@ func (p *Spacing) took(d int, start time.Time, took time.Duration) time.Duration
 		}
 	}
 	return min(max(time.Duration(float64(sum)/p.Share), p.Least), p.Most)
-}
-
-// Sleep waits for d and returns false if ctx ends first. It returns at once if d is not
-// positive.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
