@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"strconv"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -193,19 +192,11 @@ func oneBulk(ctx context.Context, id int64, f func(context.Context, int32, int64
 
 func (s *bulkService) ListBulkOperations(ctx context.Context, r *perceptorv1.ListBulkOperationsRequest) (*perceptorv1.ListBulkOperationsResponse, error) {
 	tenant := tenantOf(ctx).ID
-	hash := pageHash("bulk", strconv.Itoa(int(tenant)))
-	limit, badSize := pageSize(r.PageSize)
-	text, badToken := cursorOf(hash, r.PageToken)
-	created, id := task.Never, int64(0)
-	if text != "" {
-		if _, err := fmt.Sscanf(text, "%d.%d", &created, &id); err != nil || text != bulkCursor(created, id) {
-			badToken = &task.Fault{Field: "page_token", Message: "was not issued by this service"}
-		}
+	page, err := newestFirstOf("bulk", tenant, r.PageSize, r.PageToken)
+	if err != nil {
+		return nil, err
 	}
-	if faults := present(badSize, badToken); len(faults) > 0 {
-		return nil, invalid(faults)
-	}
-	list, err := s.store.ListBulk(ctx, tenant, created, id, limit)
+	list, err := s.store.ListBulk(ctx, tenant, page.created, page.id, page.limit)
 	if err != nil {
 		return nil, err
 	}
@@ -213,14 +204,12 @@ func (s *bulkService) ListBulkOperations(ctx context.Context, r *perceptorv1.Lis
 	for _, o := range list {
 		reply.Operations = append(reply.Operations, bulkReply(o, false))
 	}
-	if len(list) == limit {
-		last := list[limit-1]
-		reply.NextPageToken = pageToken(hash, bulkCursor(last.CreatedAt, last.ID))
+	if len(list) > 0 {
+		last := list[len(list)-1]
+		reply.NextPageToken = page.next(len(list), last.CreatedAt, last.ID)
 	}
 	return reply, nil
 }
-
-func bulkCursor(created task.Instant, id int64) string { return fmt.Sprintf("%d.%d", created, id) }
 
 // bulkReply converts an operation to its form in the API; nil for nil.
 func bulkReply(o *task.BulkOperation, parts bool) *perceptorv1.BulkOperation {

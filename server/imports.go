@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"strconv"
 
 	"google.golang.org/protobuf/proto"
 
@@ -182,19 +181,11 @@ func oneImport(ctx context.Context, id int64, f func(context.Context, int32, int
 
 func (s *importService) ListImports(ctx context.Context, r *perceptorv1.ListImportsRequest) (*perceptorv1.ListImportsResponse, error) {
 	tenant := tenantOf(ctx).ID
-	hash := pageHash("import", strconv.Itoa(int(tenant)))
-	limit, badSize := pageSize(r.PageSize)
-	text, badToken := cursorOf(hash, r.PageToken)
-	created, id := task.Never, int64(0)
-	if text != "" {
-		if _, err := fmt.Sscanf(text, "%d.%d", &created, &id); err != nil || text != bulkCursor(created, id) {
-			badToken = &task.Fault{Field: "page_token", Message: "was not issued by this service"}
-		}
+	page, err := newestFirstOf("import", tenant, r.PageSize, r.PageToken)
+	if err != nil {
+		return nil, err
 	}
-	if faults := present(badSize, badToken); len(faults) > 0 {
-		return nil, invalid(faults)
-	}
-	list, err := s.store.ListImports(ctx, tenant, created, id, limit)
+	list, err := s.store.ListImports(ctx, tenant, page.created, page.id, page.limit)
 	if err != nil {
 		return nil, err
 	}
@@ -202,9 +193,9 @@ func (s *importService) ListImports(ctx context.Context, r *perceptorv1.ListImpo
 	for _, i := range list {
 		reply.Imports = append(reply.Imports, importReply(i))
 	}
-	if len(list) == limit {
-		last := list[limit-1]
-		reply.NextPageToken = pageToken(hash, bulkCursor(last.CreatedAt, last.ID))
+	if len(list) > 0 {
+		last := list[len(list)-1]
+		reply.NextPageToken = page.next(len(list), last.CreatedAt, last.ID)
 	}
 	return reply, nil
 }

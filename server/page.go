@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"fmt"
+	"strconv"
 
 	"github.com/perceptor/perceptor/task"
 )
@@ -57,6 +59,42 @@ func cursorOf(hash []byte, token string) (string, *task.Fault) {
 		return "", &task.Fault{Field: "page_token", Message: "was not issued by this service"}
 	}
 	return cursor, nil
+}
+
+// A newestFirst is a page of a list whose newest entries come first: up to limit entries, after the one with
+// created and id.
+type newestFirst struct {
+	hash    []byte
+	limit   int
+	created task.Instant
+	id      int64
+}
+
+// newestFirstOf reads which page of a tenant's list is asked for.
+func newestFirstOf(list string, tenant int32, size int32, token string) (p newestFirst, err error) {
+	p = newestFirst{hash: pageHash(list, strconv.Itoa(int(tenant))), created: task.Never}
+	limit, badSize := pageSize(size)
+	text, badToken := cursorOf(p.hash, token)
+	if text != "" {
+		if _, err := fmt.Sscanf(text, "%d.%d", &p.created, &p.id); err != nil || text != createdCursor(p.created, p.id) {
+			badToken = &task.Fault{Field: "page_token", Message: "was not issued by this service"}
+		}
+	}
+	if faults := present(badSize, badToken); len(faults) > 0 {
+		return newestFirst{}, invalid(faults)
+	}
+	p.limit = limit
+	return p, nil
+}
+
+func createdCursor(created task.Instant, id int64) string { return fmt.Sprintf("%d.%d", created, id) }
+
+// next returns the token of the page after one with n entries, which ends with the given one.
+func (p newestFirst) next(n int, created task.Instant, id int64) string {
+	if n < p.limit {
+		return ""
+	}
+	return pageToken(p.hash, createdCursor(created, id))
 }
 
 // pageSize returns the effective page size.

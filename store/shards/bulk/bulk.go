@@ -37,9 +37,6 @@ package bulk
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -153,7 +150,7 @@ func (ops *Operations) CreateBulk(ctx context.Context, tenant int32, action task
 	if err != nil {
 		return nil, fmt.Errorf("store the terms of a bulk operation: %w", err)
 	}
-	id, err := bulkID(tenant, requestID)
+	id, err := kernel.IDOfRequest("bulk", tenant, requestID)
 	if err != nil {
 		return nil, err
 	}
@@ -176,19 +173,6 @@ func (ops *Operations) CreateBulk(ctx context.Context, tenant int32, action task
 		return nil, task.Errorf(task.ReasonRequestIDReused, "request_id %q was used with another request; draw a new one", requestID)
 	}
 	return ops.told(ctx, tenant, id)
-}
-
-// bulkID derives the id from the request_id, or draws one if there is none.
-func bulkID(tenant int32, requestID string) (int64, error) {
-	var b [32]byte
-	if requestID == "" {
-		if _, err := rand.Read(b[:]); err != nil {
-			return 0, fmt.Errorf("draw id: %w", err)
-		}
-	} else {
-		b = sha256.Sum256(fmt.Appendf(nil, "bulk %d %s", tenant, requestID))
-	}
-	return int64(binary.LittleEndian.Uint64(b[:8])>>2) + 1, nil
 }
 
 // told sends an operation to all databases and returns it. It logs databases that do not

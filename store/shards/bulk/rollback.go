@@ -57,7 +57,7 @@ func (ops *Operations) Rollbacks(ctx context.Context, tenant int32, imports []in
 	ids := make([]int64, len(imports))
 	for i, id := range imports {
 		var err error
-		if ids[i], err = bulkID(tenant, rollbackRequest(id)); err != nil {
+		if ids[i], err = kernel.IDOfRequest("bulk", tenant, rollbackRequest(id)); err != nil {
 			return nil, err
 		}
 	}

@@ -25,9 +25,6 @@ package imports
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -89,7 +86,7 @@ func (im *Imports) CreateImport(ctx context.Context, tenant int32, terms task.Im
 	if err != nil {
 		return nil, fmt.Errorf("store the terms of an import: %w", err)
 	}
-	id, err := importID(tenant, requestID)
+	id, err := kernel.IDOfRequest("import", tenant, requestID)
 	if err != nil {
 		return nil, err
 	}
@@ -107,19 +104,6 @@ func (im *Imports) CreateImport(ctx context.Context, tenant int32, terms task.Im
 		return nil, task.Errorf(task.ReasonRequestIDReused, "request_id %q was used with another request; draw a new one", requestID)
 	}
 	return im.GetImport(ctx, tenant, id)
-}
-
-// importID derives the id from the requestID, or draws one if there is none.
-func importID(tenant int32, requestID string) (int64, error) {
-	var b [32]byte
-	if requestID == "" {
-		if _, err := rand.Read(b[:]); err != nil {
-			return 0, fmt.Errorf("draw id: %w", err)
-		}
-	} else {
-		b = sha256.Sum256(fmt.Appendf(nil, "import %d %s", tenant, requestID))
-	}
-	return int64(binary.LittleEndian.Uint64(b[:8])>>2) + 1, nil
 }
 
 func noImport(id int64) error {

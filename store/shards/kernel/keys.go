@@ -1,6 +1,10 @@
 package kernel
 
 import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
 	"strconv"
 
 	"github.com/perceptor/perceptor/task"
@@ -21,4 +25,18 @@ const (
 func ShardOfKey[T string | []byte](tenant int32, key T) task.Shard {
 	text := strconv.AppendInt(make([]byte, 0, 16+task.MaxKeyBytes), int64(tenant), 10)
 	return task.ShardOf(append(append(text, ':'), key...))
+}
+
+// IDOfRequest derives the id of what a request of a tenant creates from its request_id, so that a repeated request
+// finds it. It draws one if there is no request_id. what is the kind of thing.
+func IDOfRequest(what string, tenant int32, requestID string) (int64, error) {
+	var b [32]byte
+	if requestID == "" {
+		if _, err := rand.Read(b[:]); err != nil {
+			return 0, fmt.Errorf("draw id: %w", err)
+		}
+	} else {
+		b = sha256.Sum256(fmt.Appendf(nil, "%s %d %s", what, tenant, requestID))
+	}
+	return int64(binary.LittleEndian.Uint64(b[:8])>>2) + 1, nil
 }
