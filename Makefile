@@ -83,6 +83,11 @@ GOTEST = env GOGC=$${GOGC:-300} go test -vet=off -ldflags=-w -timeout $(TIMEOUT)
 
 DEPLOYTEST = go -C deploy test ./...
 
+# Each benchmark runs once beside them, so that none breaks unseen, but for those that take long.
+BENCHMARKED = $$(grep -rl '^func Benchmark' --include=*_test.go . | xargs -n1 dirname | sort -u)
+BENCHONCE = go test -vet=off -ldflags=-w -timeout $(TIMEOUT) $(RACE) -run '^$$' -bench . -benchtime 1x -skip '^Benchmark(Cut|Cycle|Engine|Far|Lines|Parquet)$$' $(BENCHMARKED) | \
+	{ grep -vE '^(Benchmark|goos|goarch|pkg|cpu|PASS)' || true; }
+
 .PHONY: compile-tests
 compile-tests:
 	@go list -export -test -deps $(RACE) $(PACKAGES) >/dev/null 2>&1 || true # go test reports what does not compile
@@ -100,7 +105,7 @@ test-alone: compile-tests
 	failed=0; \
 	go list $(PACKAGES) | { grep -E '/dispatch$$' || true; } | xargs -r $(GOTEST) $(RACE) || failed=1; \
 	{ code=0; go list $(PACKAGES) | { grep -E '$(PATIENT)' || true; } | xargs -r nice -n 19 $(GOTEST) $(RACE) -p 1 || code=1; \
-	  $(if $(filter ./...,$(PACKAGES)),nice -n 19 $(DEPLOYTEST) || code=1;) exit $$code; } & \
+	  $(if $(filter ./...,$(PACKAGES)),nice -n 19 $(BENCHONCE) || code=1; nice -n 19 $(DEPLOYTEST) || code=1;) exit $$code; } & \
 	go list $(PACKAGES) | { grep -E '/loadtest$$' || true; } | xargs -r $(GOTEST) $(RACE) || failed=1; \
 	wait $$! || failed=1; \
 	exit $$failed

@@ -56,7 +56,7 @@ func BenchmarkReportOf500Results(b *testing.B) {
 	request := &perceptorv1.ReportResultsRequest{Holder: 1}
 	for i := range int64(500) {
 		request.Results = append(request.Results, &perceptorv1.RunResult{
-			Attempt: attempt(1024+i, 1, 1), Outcome: perceptorv1.RunResult_SUCCESS,
+			Attempt: attempt(1024+2*i, 1, 1), Outcome: perceptorv1.RunResult_SUCCESS,
 		})
 	}
 	var reply perceptorv1.ReportResultsResponse
