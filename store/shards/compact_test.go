@@ -615,10 +615,13 @@ func TestCancelJustBeforeTheLockIsSeen(t *testing.T) {
 	}
 }
 
+// lockWaits counts the sessions of the test that wait for a lock.
+const lockWaits = `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND starts_with(application_name, $1)`
+
 // waitForLock returns when a session of the test waits for a lock.
 func (b *bundle) waitForLock() {
 	for range 2000 {
-		if b.count(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND starts_with(application_name, $1)`, application) > 0 {
+		if b.count(lockWaits, application) > 0 {
 			return
 		}
 		time.Sleep(time.Millisecond)

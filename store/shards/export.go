@@ -23,8 +23,8 @@ import (
 // No task is missed. A page of the near tier has the tasks of an interval of (shard, id). Its
 // snapshot also has the packs that are newer than all packs that were read, and the tasks of
 // the interval that are in those belong to the page. So at the snapshot each task of the
-// interval is in a pack that was read before (packs never change, and their ids grow in
-// the order of their commits), or in the page. A task cannot leave the near tier by demotion
+// interval is in a pack that was read before (packs never change, and none that a compaction or
+// demotion writes is committed after one with a higher id), or in the page. A task cannot leave the near tier by demotion
 // and come back unnoticed. Between two such pages the newer packs are read as pages of
 // their own, so the snapshot of a page of the near tier nearly always has none.
 //

@@ -15,6 +15,7 @@ import (
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
@@ -281,5 +282,57 @@ func TestASnapshotOfAStandbyHasTheTasksAsOfOneInstant(t *testing.T) {
 	}
 	if _, err := readOnly.Pool(0).Exec(t.Context(), "DELETE FROM task"); err == nil {
 		t.Error("a session that only reads has written")
+	}
+}
+
+// A demotion has drawn the id of its pack, and has not committed. The load draws a higher one.
+func TestAnExportMissesNoTaskThatMovesBesideALoad(t *testing.T) {
+	g := newGate("demote:" + kernel.BeforeCommit)
+	b := setup(t, withGate(g))
+	own := b.chores()
+	rare := b.spec(task.NonBlocking, func(s *task.Spec) { s.Interval = 36 * time.Hour })
+	ids := b.add(rare, rare)
+	b.claim(task.RangeForm)
+	b.report(success(ids[0], 1, 1, 7), success(ids[1], 1, 1, 7))
+	demoted := async(func() error { _, err := b.Demote(context.Background(), b.d, own, 0); return err })
+	<-g.reached
+	rows := b.chunk(3, time.Minute)
+	for i := range rows {
+		at := b.now.Add(40 * 24 * time.Hour)
+		rows[i].Tenant, rows[i].Begin, rows[i].ScheduledAt, rows[i].Anchor, rows[i].DueAt = b.tenant, at, at, at, at
+	}
+	loaded := async(func() error { _, err := b.Load(context.Background(), b.d, rows); return err })
+	for len(loaded) == 0 && b.count(lockWaits, application) == 0 { // it is there, or waits for the demotion
+		time.Sleep(time.Millisecond)
+	}
+	q := &task.ExportQuery{Tenant: b.tenant, After: task.ExportCursor{Database: b.d}}
+	seen := map[task.ID]int{}
+	opened := false
+	err := b.export(t.Context(), q, 100, func(p *task.ExportPage) error {
+		if p.At.Database != b.d {
+			return errEnough
+		}
+		if !opened { // the demotion ends while the export runs
+			opened = true
+			g.open <- nil
+			if err := <-demoted; err != nil {
+				return err
+			}
+		}
+		for _, r := range p.Rows {
+			seen[r.ID]++
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		t.Fatal(err)
+	}
+	if err := <-loaded; err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		if seen[id] != 1 {
+			t.Errorf("task %d came %d times", id, seen[id])
+		}
 	}
 }

@@ -30,6 +30,14 @@ import (
 // own. A pack of a newer version is only marked: this program chooses it no more, and the
 // first program that can read it does.
 
+// moveLock is the number of the advisory lock that makes ids of packs grow in the order of their
+// commits, which listings and exports rely on: a place that they have passed must get no task that
+// existed before. A move (a compaction or a demotion) has it from before it draws ids until it ends.
+// A load, which runs beside moves, takes its ids first and then waits for the move, so it does not
+// commit a pack before one with a lower id that a move has written. The other way round is allowed:
+// a load whose packs come late has new tasks only. So moves do not wait for what loads write.
+const moveLock = 7034
+
 // BeforeLock is the failpoint of a compaction that has chosen packs and not locked them.
 const BeforeLock = "before_lock"
 
@@ -182,7 +190,7 @@ func (c *compacting) moveIn(ctx context.Context, tx pgx.Tx, chosen []candidate) 
 	if err := locate(ctx, tx, c.unlocated(route)); err != nil {
 		return m, err
 	}
-	if err := writePacks(ctx, tx, route, &m.Compaction); err != nil {
+	if err := writePacks(ctx, tx, c.d, route, &m.Compaction); err != nil {
 		return m, err
 	}
 	return m, dropPacks(ctx, tx, taken)
@@ -274,10 +282,13 @@ func (c *compacting) writeNear(ctx context.Context, tx pgx.Tx, rows []*task.Row,
 	return kernel.CopyNear(ctx, tx, rows)
 }
 
-// writePacks writes the rows that are routed into packs.
-func writePacks(ctx context.Context, tx pgx.Tx, route *routing, out *task.Compaction) error {
+// writePacks writes the rows that are routed into packs of database d.
+func writePacks(ctx context.Context, tx pgx.Tx, d int, route *routing, out *task.Compaction) error {
 	packs, err := route.packs()
-	if err != nil {
+	if err != nil || len(packs) == 0 {
+		return err
+	}
+	if _, err := sql.MoveHold.Exec(ctx, tx, moveLock, d); err != nil {
 		return err
 	}
 	for len(packs) > 0 {

@@ -32,7 +32,7 @@ func (t *Tier) Demote(ctx context.Context, d int, own task.Ownership, limit int)
 	}
 	var out task.Compaction
 	lost, err := t.db.InOwnedTx(ctx, d, "demote", []task.Ownership{own}, func(tx pgx.Tx) (err error) {
-		out, err = t.demoteIn(ctx, tx, limit)
+		out, err = t.demoteIn(ctx, tx, d, limit)
 		if err == nil && out.Packed == 0 {
 			return kernel.ErrNothing
 		}
@@ -45,7 +45,7 @@ func (t *Tier) Demote(ctx context.Context, d int, own task.Ownership, limit int)
 	return out, nil
 }
 
-func (t *Tier) demoteIn(ctx context.Context, tx pgx.Tx, limit int) (out task.Compaction, err error) {
+func (t *Tier) demoteIn(ctx context.Context, tx pgx.Tx, d, limit int) (out task.Compaction, err error) {
 	if out.Now, err = kernel.Clock(ctx, tx); err != nil {
 		return out, err
 	}
@@ -67,7 +67,7 @@ func (t *Tier) demoteIn(ctx context.Context, tx pgx.Tx, limit int) (out task.Com
 	if err := locate(ctx, tx, route.far); err != nil {
 		return out, err
 	}
-	return out, writePacks(ctx, tx, route, &out)
+	return out, writePacks(ctx, tx, d, route, &out)
 }
 
 // takeIdle deletes and returns rows to demote.

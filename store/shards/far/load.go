@@ -109,7 +109,7 @@ func (t *Tier) LoadIn(ctx context.Context, d int, chunk *Loading) (Loaded, error
 	if err != nil {
 		return Loaded{}, fmt.Errorf("load: %w", err)
 	}
-	if err := t.db.InTx(ctx, d, "load", func(tx pgx.Tx) error { return t.loadIn(ctx, tx, l) }); err != nil {
+	if err := t.db.InTx(ctx, d, "load", func(tx pgx.Tx) error { return t.loadIn(ctx, tx, d, l) }); err != nil {
 		return Loaded{}, err
 	}
 	t.db.TellDue(d, l.due)
@@ -117,7 +117,7 @@ func (t *Tier) LoadIn(ctx context.Context, d int, chunk *Loading) (Loaded, error
 }
 
 // loadIn is the transaction of a load.
-func (t *Tier) loadIn(ctx context.Context, tx pgx.Tx, l *load) error {
+func (t *Tier) loadIn(ctx context.Context, tx pgx.Tx, d int, l *load) error {
 	now, err := t.db.Begin(ctx, tx, l.drawn)
 	if err == nil && l.First != nil {
 		err = l.First(ctx, tx, l.ranges)
@@ -130,7 +130,7 @@ func (t *Tier) loadIn(ctx context.Context, tx pgx.Tx, l *load) error {
 	if err != nil {
 		return err
 	}
-	return l.write(ctx, tx)
+	return l.write(ctx, tx, d)
 }
 
 // complete sets what depends on the ids of the rows.
@@ -432,8 +432,8 @@ func (l *load) encodeLike(p part, even int) (out []bucketPack, err error) {
 	return out, nil
 }
 
-// write writes the tasks.
-func (l *load) write(ctx context.Context, tx pgx.Tx) error {
+// write writes the tasks into database d.
+func (l *load) write(ctx context.Context, tx pgx.Tx, d int) error {
 	if err := l.copyPacks(ctx, tx); err != nil {
 		return fmt.Errorf("write packs: %w", err)
 	}
@@ -448,6 +448,9 @@ func (l *load) write(ctx context.Context, tx pgx.Tx) error {
 	l.moves.Queue(b)
 	if l.Last != nil {
 		l.Last(b)
+	}
+	if len(l.packs) > 0 {
+		sql.MoveAwait.Queue(b, moveLock, d)
 	}
 	if b.Len() == 0 {
 		return nil

@@ -77,6 +77,10 @@ DELETE FROM far_level0 a WHERE a.first = ANY (@firsts);
 -- name: CompactDropPacks(ids int8[])
 DELETE FROM far_pack p WHERE p.id = ANY (@ids);
 
+-- name: MoveHold(lock int4, database int4)
+-- Comes before the first id of a pack is drawn. Until this transaction ends, no load commits its packs.
+SELECT pg_advisory_xact_lock(@lock, @database) FROM set_config('lock_timeout', '5s', true);
+
 -- name: PackInsert(
 --   levels int2[], buckets int8[], counts int4[], min_tenants int4[], max_tenants int4[], min_ids int8[],
 --   max_ids int8[], keys bytea[], params bytea[])

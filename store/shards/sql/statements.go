@@ -77,6 +77,7 @@ var (
 	CompactDropTombstones = set.Get("CompactDropTombstones")
 	CompactDropLevel0     = set.Get("CompactDropLevel0")
 	CompactDropPacks      = set.Get("CompactDropPacks")
+	MoveHold              = set.Get("MoveHold")
 	PackInsert            = set.Get("PackInsert")
 	Level0Quarantine      = set.Get("Level0Quarantine")
 	PackQuarantine        = set.Get("PackQuarantine")
@@ -159,6 +160,7 @@ var (
 // Of load.sql.
 var (
 	NumberBlocks = set.Get("NumberBlocks")
+	MoveAwait    = set.Get("MoveAwait")
 	DumpPacks    = set.Get("DumpPacks")
 	DumpRows     = set.Get("DumpRows")
 )
