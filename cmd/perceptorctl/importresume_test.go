@@ -184,6 +184,24 @@ func testChanged(t *testing.T, s *shell) {
 	}
 }
 
+// rollbackMeanwhile rolls an import back that another command is sending.
+func (s *shell) rollbackMeanwhile(t *testing.T) {
+	before, _ := s.newest(t)
+	cmd, said := s.program(t, "import", s.file(t, "b.csv", csvLines(0, 1000)), "--kind", "back", "--chunk-lines", "10", "--rate", "100")
+	id := before
+	for deadline := time.Now().Add(time.Minute); id == before && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		id, _ = s.newest(t)
+	}
+	if r := s.run(t, "import", "rollback", id); r.code != 0 {
+		t.Errorf("the rollback ends with %d and says %s", r.code, r.stderr)
+	}
+	_ = cmd.Wait() // the text tells
+	text := said.String()
+	if code := cmd.ProcessState.ExitCode(); code != 4 || !strings.Contains(text, "import "+id+" is not complete: import "+id+" is") || !strings.Contains(text, "import get "+id) || strings.Contains(text, "import resume") {
+		t.Errorf("the import ends with %d and says %s", code, text)
+	}
+}
+
 func testRollback(t *testing.T, s *shell) {
 	_, i := s.imports(t, 0, s.file(t, "a.csv", csvLines(0, 1000)), "--kind", "back", "--chunk-lines", "100")
 	r := s.run(t, "import", "rollback", i.is("id"), "--follow")
@@ -198,6 +216,7 @@ func testRollback(t *testing.T, s *shell) {
 			t.Errorf("import %v ends with %d and says %s%s", args, r.code, r.stdout, r.stderr)
 		}
 	}
+	s.rollbackMeanwhile(t)
 }
 
 func testRestore(t *testing.T, s *shell) {

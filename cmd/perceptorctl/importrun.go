@@ -115,7 +115,10 @@ func (i *importing) retry(ctx context.Context, call func(context.Context) error)
 func (i *importing) run(ctx context.Context) error {
 	defer i.screen.every(i.progress)()
 	err := i.send(ctx)
-	if err = errors.Join(err, i.rejects.close()); err != nil {
+	if failed := i.rejects.close(); failed != nil { // otherwise err is what the service has said
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
 		i.screen.clear()
 		return i.interrupted(ctx, err)
 	}
@@ -269,6 +272,9 @@ func (i *importing) interrupted(ctx context.Context, err error) error {
 		var failed *cli.Error
 		if errors.As(i.c.explain(err), &failed) {
 			text, code = fmt.Errorf("import %d is not complete: %w", i.on.Id, failed.Err), failed.Code
+		}
+		if reasonOf(err) == task.ReasonImportNotOpen { // another command has ended it
+			hint = fmt.Sprintf("perceptorctl import get %d shows what has become of it", i.on.Id)
 		}
 	}
 	return &cli.Error{Code: code, Err: text, Hint: hint}
