@@ -19,6 +19,8 @@ import (
 
 // reject is a line of the reject file.
 type reject struct {
+	// Import is the id of the import: the file of one has the same name as that of the next.
+	Import int64  `json:"import,string"`
 	File   string `json:"file"`
 	Line   int64  `json:"line"`
 	Column string `json:"column,omitempty"`
@@ -44,6 +46,7 @@ type rejects struct {
 	name   string
 	redact bool
 	max    int64
+	of     int64 // id of the import
 
 	mu    sync.Mutex
 	file  *os.File
@@ -76,6 +79,7 @@ func (r *rejects) add(x reject) error {
 	if r.known[at] {
 		return nil
 	}
+	x.Import = r.of
 	if r.redact {
 		x.Rule, x.Value = redacted(x.Rule, x.Value), ""
 	}
@@ -181,8 +185,8 @@ func (r *rejects) close() error {
 	return errors.Join(r.out.Flush(), r.file.Close())
 }
 
-// resume reads what an earlier call has written. It returns the number of lines that the service had rejected, and the
-// last chunk with one.
+// resume reads what an earlier call has written for the same import. It returns the number of lines that the service
+// had rejected, and the last chunk with one. A file that has nothing of the import is written anew.
 func (r *rejects) resume() (lines, chunk int64, err error) {
 	text, err := os.Open(r.name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -192,7 +196,7 @@ func (r *rejects) resume() (lines, chunk int64, err error) {
 		return 0, 0, fmt.Errorf("open the reject file: %w", err)
 	}
 	defer text.Close() //nolint:errcheck // it was only read
-	r.keep, r.known = true, map[place]bool{}
+	r.known = map[place]bool{}
 	seen := map[place]bool{}
 	in := bufio.NewScanner(text)
 	in.Buffer(nil, 1<<20)
@@ -201,11 +205,16 @@ func (r *rejects) resume() (lines, chunk int64, err error) {
 		if r.cut = json.Unmarshal(bytes.TrimSpace(in.Bytes()), &x) != nil; r.cut {
 			continue // a call was killed while it wrote the line
 		}
+		if x.Import != r.of {
+			continue
+		}
+		r.keep = true
 		r.known[place{x.File, x.Line, x.Field}] = true
 		if line := (place{x.File, x.Line, ""}); x.Chunk > 0 && !seen[line] {
 			seen[line] = true
 			lines, chunk = lines+1, max(chunk, x.Chunk)
 		}
 	}
+	r.cut = r.cut && r.keep
 	return lines, chunk, in.Err()
 }

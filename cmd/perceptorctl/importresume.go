@@ -74,7 +74,7 @@ func (c *ctl) resumeImport(ctx context.Context, cmd *cobra.Command, conn *grpc.C
 		return err
 	}
 	i := c.newImporting(cmd, conn, o, plan)
-	i.on = on
+	i.on, i.rejects.of = on, on.Id
 	lines, chunk, err := i.rejects.resume()
 	if err != nil {
 		return err

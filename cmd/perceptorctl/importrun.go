@@ -76,6 +76,7 @@ func (c *ctl) startImport(cmd *cobra.Command, o *importOptions) error {
 		if err != nil {
 			return err
 		}
+		i.rejects.of = i.on.Id
 		i.screen.say("import %d", i.on.Id)
 		return i.run(ctx)
 	})
