@@ -53,11 +53,12 @@ type Part struct {
 	Bytes int64  `json:"bytes"`
 }
 
-// Dir is an export to part files. It is not safe for concurrent use, nor are two of them in one
-// directory.
+// Dir is an export to part files. It is not safe for concurrent use. It holds its directory, in which no other one
+// can be opened, until the export is complete, [Dir.Abandon] is called, or the process ends.
 type Dir struct {
 	State
 	path   string
+	unlock func() error
 	writer *Writer
 	file   *os.File // nil: no part has begun
 	buffer *bufio.Writer
@@ -78,18 +79,43 @@ func Create(path, what string, request json.RawMessage, partSize int64) (*Dir, e
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(path, StateFile)); !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s has an export already", path)
-	}
-	d := newDir(path, State{Version: stateVersion, What: what, Request: request, PartSize: partSize, Parts: []Part{}})
-	if err := d.clean(); err != nil {
+	return open(path, func() (*Dir, error) {
+		if _, err := os.Stat(filepath.Join(path, StateFile)); !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%s has an export already", path)
+		}
+		d := newDir(path, State{Version: stateVersion, What: what, Request: request, PartSize: partSize, Parts: []Part{}})
+		if err := d.clean(); err != nil {
+			return nil, err
+		}
+		return d, d.save()
+	})
+}
+
+// open calls f with the directory locked, which the Dir that f returns holds.
+func open(path string, f func() (*Dir, error)) (*Dir, error) {
+	unlock, err := lock(path)
+	if err != nil {
 		return nil, err
 	}
-	return d, d.save()
+	d, err := f()
+	if err != nil {
+		return nil, errors.Join(err, unlock())
+	}
+	if d.unlock = unlock; d.Done {
+		d.Abandon() // there is nothing to write
+	}
+	return d, nil
 }
 
 // Resume opens an export that was interrupted. It removes what was not complete.
 func Resume(path string) (*Dir, error) {
+	if _, err := os.Stat(filepath.Join(path, StateFile)); err != nil {
+		return nil, err // and no lock is made
+	}
+	return open(path, func() (*Dir, error) { return resume(path) })
+}
+
+func resume(path string) (*Dir, error) {
 	text, err := os.ReadFile(filepath.Join(path, StateFile))
 	if err != nil {
 		return nil, err
@@ -221,7 +247,11 @@ func (d *Dir) End() error {
 	if d.Position = d.at; d.Done {
 		d.Position = ""
 	}
-	return d.save()
+	err := d.save()
+	if err == nil && d.Done {
+		d.Abandon()
+	}
+	return err
 }
 
 // complete makes the current part durable under its name.
@@ -286,10 +316,14 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Abandon closes the current part without completing it.
+// Abandon closes the current part without completing it, and leaves the directory to others.
 func (d *Dir) Abandon() {
 	if d.file != nil {
 		_ = d.file.Close() // Resume removes it
 		d.file = nil
+	}
+	if d.unlock != nil {
+		_ = d.unlock() // nothing was written to the file
+		d.unlock = nil
 	}
 }

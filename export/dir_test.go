@@ -3,6 +3,7 @@ package export
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -164,12 +165,37 @@ func TestWhatIsNoExportDoesNotContinue(t *testing.T) {
 		if _, err := Create(path, Tasks, nil, 1); err == nil {
 			t.Error("a second export began in the same directory")
 		}
+		d.Abandon()
 		if err := change(path); err != nil {
 			t.Fatal(err)
 		}
 		if d, err := Resume(path); err == nil {
 			t.Errorf("%s: it continues at %q", name, d.At())
 		}
+	}
+}
+
+// A program that was stopped goes on while another one continues its export.
+func TestTwoProgramsDoNotWriteToOneDirectory(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out")
+	d, err := Create(path, Tasks, json.RawMessage(`{}`), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Add(Chunk{[]byte("{\"id\":\"512\"}\n"), "1"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Resume(path); !errors.Is(err, ErrHeld) {
+		t.Errorf("a second one continues, %v", err)
+	}
+	if err := d.Add(Chunk{[]byte("{\"id\":\"1024\"}\n"), ""}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := lines(t, d); len(got) != 2 {
+		t.Errorf("the parts have %q", got)
+	}
+	if again, err := Resume(path); err != nil || !again.Done {
+		t.Errorf("afterwards: %+v, %v", again, err)
 	}
 }
 
@@ -186,8 +212,8 @@ func TestFilesOfOthersInTheDirectoryRemain(t *testing.T) {
 	if _, err := Create(path, Tasks, json.RawMessage(`{}`), 1); err != nil {
 		t.Fatal(err)
 	}
-	if found, _ := os.ReadDir(path); len(found) != 4 {
-		t.Errorf("%d files are left, of 4", len(found))
+	if found, _ := os.ReadDir(path); len(found) != 5 {
+		t.Errorf("%d files are left, of 5", len(found))
 	}
 }
 
@@ -250,6 +276,7 @@ func TestAChunkThatCannotBeWrittenIsNotSeen(t *testing.T) {
 	if err := os.Remove(block); err != nil {
 		t.Fatal(err)
 	}
+	d.Abandon()
 	d, err = Resume(dir)
 	if err != nil {
 		t.Fatal(err)

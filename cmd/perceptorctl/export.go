@@ -117,7 +117,11 @@ func (c *ctl) runExport(cmd *cobra.Command, x *exportFlags) error {
 		}
 		d, err := export.Create(x.dir, x.what(), json.RawMessage(text), x.partSize)
 		if err != nil {
-			return &cli.Error{Code: cli.Conflict, Err: err, Hint: "perceptorctl export --resume " + x.dir + " continues an export"}
+			e := &cli.Error{Code: cli.Conflict, Err: err}
+			if !errors.Is(err, export.ErrHeld) {
+				e.Hint = "perceptorctl export --resume " + x.dir + " continues an export"
+			}
+			return e
 		}
 		return c.exportTo(cmd, x, r, &dirSink{d})
 	}
@@ -210,6 +214,9 @@ func (x *exportFlags) request() (proto.Message, error) {
 // resumeExport continues an export to part files.
 func (c *ctl) resumeExport(cmd *cobra.Command, x *exportFlags) error {
 	d, err := export.Resume(x.resume)
+	if errors.Is(err, export.ErrHeld) {
+		return &cli.Error{Code: cli.Conflict, Err: fmt.Errorf("--resume: %w", err)}
+	}
 	if err != nil {
 		return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("--resume: %w", err)}
 	}
@@ -289,6 +296,7 @@ type dirSink struct{ *export.Dir }
 
 // end completes the part that was begun, so that no work is lost.
 func (s *dirSink) end(err error) error {
+	defer s.Abandon()
 	if err != nil && !s.Done {
 		return errors.Join(err, s.End())
 	}
