@@ -56,6 +56,7 @@ const (
 	ReasonImportNotOpen     ErrorReason = "IMPORT_NOT_OPEN"
 	ReasonImportIncomplete  ErrorReason = "IMPORT_INCOMPLETE"
 	ReasonImportDamaged     ErrorReason = "IMPORT_DAMAGED"
+	ReasonChunkReused       ErrorReason = "IMPORT_CHUNK_REUSED"
 	ReasonTooManyImports    ErrorReason = "TOO_MANY_IMPORTS"
 	ReasonStorageTooSmall   ErrorReason = "STORAGE_TOO_SMALL"
 	ReasonStorageLow        ErrorReason = "STORAGE_LOW"
@@ -135,7 +136,7 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 		InvalidArgument: {ReasonMalformedRequest, ReasonRequestTooLarge},
 		NotFound: {ReasonUnknownPath, ReasonTaskNotFound, ReasonDeadRunNotFound, ReasonOperationNotFound, ReasonImportNotFound, ReasonTenantNotFound,
 			ReasonTokenNotFound, ReasonNoDispatcher, ReasonCalendarNotFound},
-		AlreadyExists: {ReasonRequestIDReused, ReasonKeyReused, ReasonTenantExists, ReasonCalendarExists},
+		AlreadyExists: {ReasonRequestIDReused, ReasonKeyReused, ReasonChunkReused, ReasonTenantExists, ReasonCalendarExists},
 		FailedPrecondition: {ReasonTaskFinished, ReasonTaskNotFinished, ReasonTaskNotScheduled, ReasonTaskStarted, ReasonRunOpen,
 			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonTooManyKeys, ReasonTokenEnded, ReasonTooManyTokens, ReasonNoAssignment,
 			ReasonNoVirtualClock, ReasonClockStuck, ReasonHoldNeeded, ReasonImportNotOpen, ReasonImportIncomplete, ReasonStorageTooSmall},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,6 +197,42 @@ func TestTheSameChunkWrittenManyTimesAtOnceIsStoredOnce(t *testing.T) {
 		t.Errorf("%d tasks are stored, want 600", n)
 	}
 	b.recounted()
+}
+
+// Two programs send different lines under the numbers of one import.
+func TestAChunkWithTheNumberOfAnotherIsRefused(t *testing.T) {
+	b := setup(t)
+	i := b.imported(task.ImportTerms{})
+	plain, keyed := b.lines(b.numberHere(i, 0), 30), b.withKeys(b.lines(b.numberHere(i, 1), 30), b.keysHere(30), 1)
+	for _, c := range []*task.ImportChunk{plain, keyed} {
+		b.write(i, c)
+		other := *c
+		other.Checksum++
+		if got, err := b.WriteChunk(t.Context(), i, &other); task.CodeOf(err) != task.AlreadyExists {
+			t.Errorf("chunk %d: %+v, %v", c.Number, got, err)
+		}
+		if again := b.write(i, c); !again.Replayed {
+			t.Errorf("chunk %d was stored a second time", c.Number)
+		}
+	}
+	var at sync.WaitGroup
+	var refused atomic.Int32
+	for n := range 4 {
+		c := b.lines(b.numberHere(i, 2), 30)
+		c.Checksum += uint64(n)
+		at.Go(func() {
+			if _, err := b.WriteChunk(context.Background(), i, c); task.CodeOf(err) == task.AlreadyExists {
+				refused.Add(1)
+			}
+		})
+	}
+	at.Wait()
+	if n := refused.Load(); n != 3 {
+		t.Errorf("%d of 4 chunks with one number were refused", n)
+	}
+	if n := len(b.dump()); n != 90 {
+		t.Errorf("%d tasks are stored, want 90", n)
+	}
 }
 
 func TestLinesWhoseKeysExist(t *testing.T) {

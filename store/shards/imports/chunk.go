@@ -25,7 +25,7 @@ func PlaceOf(id, number int64) int { return int(uint64(id+number) % task.Databas
 
 // WriteChunk stores a chunk of an open import, or returns what has become of it when it was stored
 // before. After an error some parts of the chunk may be stored; the call may be repeated with the
-// same chunk. Of a dry run it stores nothing, and tells what it would do if no key existed.
+// same chunk. A chunk with the number and without the checksum of one that is stored fails with [task.AlreadyExists]. Of a dry run it stores nothing, and tells what it would do if no key existed.
 func (im *Imports) WriteChunk(ctx context.Context, i *task.Import, c *task.ImportChunk) (task.ChunkResult, error) {
 	w := &writing{im: im, of: i, chunk: c, place: PlaceOf(i.ID, c.Number)}
 	if err := w.write(ctx); err != nil {
@@ -92,6 +92,9 @@ func (w *writing) wasStored(ctx context.Context) (bool, error) {
 	if err != nil || m == nil || !m.whole {
 		return false, err
 	}
+	if err := w.sameAs(m); err != nil {
+		return false, err
+	}
 	var sums [task.Databases]task.ImportSum
 	err = w.im.db.Each(ctx, func(ctx context.Context, d int) error {
 		m, err := w.marker(ctx, d)
@@ -105,6 +108,16 @@ func (w *writing) wasStored(ctx context.Context) (bool, error) {
 	}
 	w.result.Replayed = true
 	return true, err
+}
+
+// sameAs refuses a chunk that has the number of another one, which would be lost without a word. Only whole markers
+// have the checksum.
+func (w *writing) sameAs(m *marker) error {
+	if !m.whole || uint64(m.checksum) == w.chunk.Checksum {
+		return nil
+	}
+	return task.Errorf(task.ReasonChunkReused, "chunk %d of the import is stored with other lines: they had the checksum %016x, and now have %016x",
+		w.chunk.Number, uint64(m.checksum), w.chunk.Checksum)
 }
 
 // marker is a row of import_chunk.
@@ -213,6 +226,9 @@ func (w *writing) addStored(ctx context.Context, d int) error {
 	}
 	if m == nil {
 		return task.Errorf(task.ReasonDatabaseUnavailable, "the marker of chunk %d is gone", w.chunk.Number)
+	}
+	if err := w.sameAs(m); err != nil {
+		return err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
