@@ -25,7 +25,8 @@ func PlaceOf(id, number int64) int { return int(uint64(id+number) % task.Databas
 
 // WriteChunk stores a chunk of an open import, or returns what has become of it when it was stored
 // before. After an error some parts of the chunk may be stored; the call may be repeated with the
-// same chunk. A chunk with the number and without the checksum of one that is stored fails with [task.AlreadyExists]. Of a dry run it stores nothing, and tells what it would do if no key existed.
+// same chunk. A chunk with the number of a stored one and another checksum fails with [task.AlreadyExists]. Of a dry run
+// it stores nothing, and tells what it would do if no key existed.
 func (im *Imports) WriteChunk(ctx context.Context, i *task.Import, c *task.ImportChunk) (task.ChunkResult, error) {
 	w := &writing{im: im, of: i, chunk: c, place: PlaceOf(i.ID, c.Number)}
 	if err := w.write(ctx); err != nil {
