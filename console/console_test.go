@@ -479,6 +479,43 @@ func TestAnEditSendsOnlyWhatHasChanged(t *testing.T) {
 	}
 }
 
+func TestAnEditOfATenantKeepsWhatOthersHaveChanged(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "admin-secret")
+	tenant := &perceptorv1.Tenant{Name: "acme", Weight: 1, AddRate: 100, PausedKinds: []string{"mail"}}
+	b.api.answers["GetTenant"] = func(context.Context, proto.Message) (proto.Message, error) { return tenant, nil }
+	form := url.Values{"csrf": {b.csrf()}}
+	_, page := b.get("tenants/acme/edit")
+	for _, f := range tenantFields(tenant) {
+		if hidden := `name="was_` + f.Name + `" value="` + f.Value + `"`; !strings.Contains(page, hidden) {
+			t.Fatalf("the form lacks %s:\n%s", hidden, page)
+		}
+		form.Set(f.Name, f.Value)
+		form.Set("was_"+f.Name, f.Value)
+	}
+	form.Set("weight", "5")
+	// Meanwhile another operator pauses a kind.
+	tenant = &perceptorv1.Tenant{Name: "acme", Weight: 1, AddRate: 100, PausedKinds: []string{"mail", "pay"}}
+	if code, body := b.post("tenants/acme/edit", form); code != http.StatusOK || !strings.Contains(body, "Changed: weight.") {
+		t.Errorf("%d %s", code, body)
+	}
+	calls := b.api.called("UpdateTenant")
+	if len(calls) != 1 || strings.Join(calls[0].request.(*perceptorv1.UpdateTenantRequest).UpdateMask.Paths, " ") != "weight" {
+		t.Errorf("sent %v", calls)
+	}
+	form.Set("paused_kinds", "")
+	if code, body := b.post("tenants/acme/edit", form); code != http.StatusConflict || !strings.Contains(body, "Somebody else has changed this to &#34;mail, pay&#34;") {
+		t.Errorf("a change of the same setting: %d %s", code, body)
+	}
+	if n := len(b.api.called("UpdateTenant")); n != 1 {
+		t.Errorf("%d changes were sent", n)
+	}
+	form.Set("was_paused_kinds", "mail, pay") // as the form has it now
+	if code, body := b.post("tenants/acme/edit", form); code != http.StatusOK || !strings.Contains(body, "Changed: weight, paused_kinds.") {
+		t.Errorf("saved again: %d %s", code, body)
+	}
+}
+
 func mustTask(t *testing.T, b *browser) *perceptorv1.Task {
 	t.Helper()
 	m, err := b.api.answers["GetTask"](t.Context(), nil)

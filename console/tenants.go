@@ -173,16 +173,8 @@ func (v *view) editTenant() (any, error) {
 		return d, nil
 	}
 	change := &perceptorv1.UpdateTenantRequest{Name: name, Tenant: &perceptorv1.Tenant{Name: name}, UpdateMask: &fieldmaskpb.FieldMask{}}
-	for _, f := range d.Fields {
-		f.Given = strings.TrimSpace(v.r.PostFormValue(f.Name))
-		if f.Given == f.Value {
-			continue
-		}
-		if !f.store(change.Tenant, f.Given) {
-			f.Fault, v.status = "This is malformed: "+f.Hint, 400
-			return d, nil
-		}
-		change.UpdateMask.Paths = append(change.UpdateMask.Paths, f.Name)
+	if !v.readSettings(d, change) {
+		return d, nil
 	}
 	if len(change.UpdateMask.Paths) == 0 {
 		v.setNotice(v.w, notice{Kind: "done", Text: "Nothing was changed, so nothing was sent."})
@@ -201,6 +193,31 @@ func (v *view) editTenant() (any, error) {
 	}
 	v.setNotice(v.w, notice{Kind: "done", Text: "Changed: " + strings.Join(change.UpdateMask.Paths, ", ") + "."})
 	return redirectTo(v.URL("tenants/" + name)), nil
+}
+
+// readSettings adds to a change the settings whose texts the user has changed. What others have
+// changed since the form was opened stays: the form has the value that each field had.
+func (v *view) readSettings(d *tenantForm, change *perceptorv1.UpdateTenantRequest) (ok bool) {
+	ok = true
+	for _, f := range d.Fields {
+		given, was := strings.TrimSpace(v.r.PostFormValue(f.Name)), f.Value
+		if shown, has := v.r.PostForm["was_"+f.Name]; has {
+			was = shown[0]
+		}
+		if given == was || given == f.Value {
+			continue
+		}
+		f.Given = given
+		switch {
+		case was != f.Value:
+			f.Fault, v.status, ok = fmt.Sprintf("Somebody else has changed this to %q since you opened the form. Save again to replace it.", f.Value), 409, false
+		case !f.store(change.Tenant, given):
+			f.Fault, v.status, ok = "This is malformed: "+f.Hint, 400, false
+		default:
+			change.UpdateMask.Paths = append(change.UpdateMask.Paths, f.Name)
+		}
+	}
+	return ok
 }
 
 // tenantFields are the settings that the form has.
