@@ -78,17 +78,18 @@ func fromBrowser(next http.Handler) http.Handler {
 func (g *gate) early(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(withCertificate(r.Context(), r.TLS))
-		refuse := func(err error) {
+		refuse := func(who *Identity, err error) {
 			c := &call{method: "/HTTP", began: time.Now(), headers: r.Header.Values("Authorization")}
 			err = g.finish(r.Context(), c, err)
 			g.auditor.end(r.Context(), c, err)
+			g.tarpit.delay(r.Context(), who, err)
 			writeError(w, err)
 		}
 		from, _ := netip.ParseAddrPort(r.RemoteAddr) // those without an address share one source
 		r = r.WithContext(withSource(r.Context(), sourceOf(from)))
 		who, err := g.identify(r.Context(), r.Header.Values("Authorization"))
 		if err != nil {
-			refuse(err)
+			refuse(nil, err)
 			return
 		}
 		if err := queryFault(r); err != nil {
@@ -97,7 +98,7 @@ func (g *gate) early(next http.Handler) http.Handler {
 		}
 		held, err := g.intake.chargeBody(w, r, who.Tenant.ID, from)
 		if err != nil {
-			refuse(err)
+			refuse(who, err)
 			return
 		}
 		defer held.release()

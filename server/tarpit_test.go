@@ -60,3 +60,18 @@ func TestRefusalsOfAFloodAreAnsweredLate(t *testing.T) {
 		}
 	})
 }
+
+func TestAFloodOverHTTPWithoutAValidTokenIsAnsweredLate(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for range 20 * promptBurst {
+		began := time.Now()
+		if a := b.fetch("wrong", "GET", "/v1/tasks", "", nil); a.code != codes.Unauthenticated {
+			t.Fatalf("got %v %s", a.code, a.message)
+		}
+		if time.Since(began) >= refusalDelay/2 {
+			return
+		}
+	}
+	t.Errorf("%d refusals were answered at once", 20*promptBurst)
+}
