@@ -10,6 +10,7 @@ import (
 	"github.com/klauspost/compress/gzhttp"
 	"google.golang.org/grpc"
 
+	"github.com/perceptor/perceptor/internal/share"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -23,6 +24,12 @@ const (
 	maxForm = 1 << 20
 	// maxLoginForm bounds it where nobody has logged in. The largest has a token.
 	maxLoginForm = 16 << 10
+	// maxQuery bounds the query of an address, in bytes. Each link of a list repeats it.
+	maxQuery = 4 << 10
+	// maxPages bounds the pages that are made, or that browsers have not taken yet. One tenant
+	// has half of them. A further page waits for pageWait at most.
+	maxPages = 128
+	pageWait = 5 * time.Second
 )
 
 // Config configures a [Console].
@@ -51,6 +58,8 @@ type Console struct {
 	views  templates
 	// issuerCalls has a place for each request to the issuer for a token.
 	issuerCalls chan struct{}
+	// places has a place for each page, by the tenant that asks for it; "": operators.
+	places *share.Pool[string]
 
 	tasks      perceptorv1.TaskServiceClient
 	dead       perceptorv1.DeadLetterServiceClient
@@ -84,7 +93,7 @@ func New(c Config) (*Console, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Console{config: c, sealer: s, files: f, views: views, links: links{now: c.Now}, issuerCalls: make(chan struct{}, maxIssuerCalls)}, nil
+	return &Console{config: c, sealer: s, files: f, views: views, links: links{now: c.Now}, issuerCalls: make(chan struct{}, maxIssuerCalls), places: share.NewPool[string](maxPages, 0)}, nil
 }
 
 // Serve returns the handler of all paths under /console/. It calls the API by api, with
@@ -151,6 +160,7 @@ func (c *Console) servePage(p *page) http.HandlerFunc {
 		if !ok {
 			return
 		}
+		defer v.leave()
 		data, err := p.show(v)
 		if to, ok := data.(redirectTo); ok && err == nil {
 			http.Redirect(w, r, string(to), http.StatusSeeOther)
@@ -167,6 +177,7 @@ func (c *Console) serveAction(a action) http.HandlerFunc {
 		if !ok {
 			return
 		}
+		defer v.leave()
 		done, err := a.do(v)
 		if v.ended(err) {
 			return
@@ -185,12 +196,16 @@ func (c *Console) serveAction(a action) http.HandlerFunc {
 	}
 }
 
-// open returns the view of a request. If there is no session, or the form is not of this
-// session, it answers and returns false.
+// open returns the view of a request, which its caller leaves. If there is no session, no place
+// for the page, or the form is not of this session, it answers and returns false.
 func (c *Console) open(w http.ResponseWriter, r *http.Request, p *page) (*view, bool) {
 	s, err := c.session(r)
 	if err != nil {
 		c.toLogin(w, r, errors.Is(err, errSessionEnded))
+		return nil, false
+	}
+	if len(r.URL.RawQuery) > maxQuery {
+		http.Error(w, "The address is too long.", http.StatusRequestURITooLong)
 		return nil, false
 	}
 	if r.Method == http.MethodPost {
@@ -203,9 +218,25 @@ func (c *Console) open(w http.ResponseWriter, r *http.Request, p *page) (*view, 
 			return nil, false
 		}
 	}
+	tenant, ok := c.enter(r.Context(), s)
+	if !ok {
+		w.Header().Set("Retry-After", "5")
+		http.Error(w, "Too many pages are open at once. Try again in a moment.", http.StatusTooManyRequests)
+		return nil, false
+	}
 	v := c.newView(w, r, s, p)
+	v.leave = func() { c.places.Give(tenant, 1) }
 	if r.Header.Get(liveHeader) == "" {
 		c.renew(w, s)
 	}
 	return v, true
+}
+
+// enter takes a place for a page of a session, for the tenant of its newest login. A page is in memory
+// until its browser has taken it, and a browser may be slow on purpose.
+func (c *Console) enter(ctx context.Context, s *session) (tenant string, ok bool) {
+	tenant = s.Logins[len(s.Logins)-1].Tenant
+	ctx, cancel := context.WithTimeout(ctx, pageWait)
+	defer cancel()
+	return tenant, c.places.Wait(ctx, tenant, 1) == nil
 }

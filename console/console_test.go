@@ -441,6 +441,68 @@ func TestWhoHasNoSessionGetsLittleMemoryAndTime(t *testing.T) {
 	}
 }
 
+// slow is a browser that takes nothing of a page until it is told to.
+type slow struct {
+	*httptest.ResponseRecorder
+	writing sync.Once
+	begun   func()
+	take    <-chan struct{}
+}
+
+func (s *slow) Write(p []byte) (int, error) {
+	s.writing.Do(s.begun)
+	<-s.take
+	return s.ResponseRecorder.Write(p)
+}
+
+// asked is a request for a page by the user of b, who waits until ctx ends.
+func (b *browser) asked(ctx context.Context, path string) *http.Request {
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, root+path, nil)
+	for _, c := range b.client.Jar.Cookies(b.request(http.MethodGet, path, nil).URL) {
+		r.AddCookie(c)
+	}
+	return r
+}
+
+func TestPagesThatAreNotTakenLeavePlacesToOtherTenants(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	handler := b.server.Config.Handler
+	take := make(chan struct{})
+	var begun, ended sync.WaitGroup
+	for range maxPages / 2 {
+		begun.Add(1)
+		ended.Go(func() {
+			handler.ServeHTTP(&slow{ResponseRecorder: httptest.NewRecorder(), begun: begun.Done, take: take}, b.asked(t.Context(), "tasks"))
+		})
+	}
+	begun.Wait()
+	impatient, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	one := httptest.NewRecorder()
+	handler.ServeHTTP(one, b.asked(impatient, "tasks"))
+	if one.Code != http.StatusTooManyRequests {
+		t.Errorf("one page more of the tenant: %d %s", one.Code, one.Body)
+	}
+	b.client.Jar, _ = cookiejar.New(nil)
+	if _, body := b.post("login", url.Values{"token": {"admin-secret"}}); !strings.Contains(body, "What needs attention") {
+		t.Errorf("an operator gets no page meanwhile: %s", body)
+	}
+	close(take)
+	ended.Wait()
+	if free := b.console.places.Free(); free != maxPages {
+		t.Errorf("%d places of %d are free in the end", free, maxPages)
+	}
+}
+
+func TestAnAddressThatIsTooLongIsNotRepeatedInAPage(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	if code, body := b.get("tasks?x=" + strings.Repeat("x", maxQuery)); code != http.StatusRequestURITooLong || len(body) > 1000 {
+		t.Errorf("%d, %d bytes", code, len(body))
+	}
+}
+
 func TestTasksAreFoundByIdAndByKey(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "acme-secret")

@@ -29,6 +29,8 @@ type view struct {
 	session *session // nil: the page needs none
 	page    *page
 	status  int
+	// leave returns the place of the page when it is written.
+	leave func()
 
 	// Tenant is the tenant that the page is about; "": none is chosen.
 	Tenant string
