@@ -2,8 +2,8 @@
 // files, and reads the files again when they change, so that a renewal needs no restart.
 //
 // Files are looked at when a connection begins, at most once a second. A change that cannot
-// be used, such as a certificate whose key is not written yet, is logged, and what was read
-// last stays in use. Connections that are open keep what they began with.
+// be used, such as a certificate whose key is not written yet, is logged once and tried again,
+// and what was read last stays in use. Connections that are open keep what they began with.
 package certs
 
 import (
@@ -46,6 +46,9 @@ type Source struct {
 	reads   int // that could be used
 	seen    [3]stamp
 	checked time.Time
+	// failing says that what was seen could not be used. It is tried again: a certificate that is
+	// not valid yet becomes so, and a process that has too many open files has fewer later.
+	failing bool
 }
 
 // material is what the files held when they were read last.
@@ -88,16 +91,20 @@ func (s *Source) Readings() int {
 	return s.reads
 }
 
-// reread reads the files if they have changed.
+// reread reads the files if they have changed, or could not be used the last time.
 func (s *Source) reread() {
 	stamps := s.stamps()
-	if stamps == s.seen {
+	changed := stamps != s.seen
+	if !changed && !s.failing {
 		return
 	}
 	s.seen = stamps
 	m, err := s.read()
+	s.failing = err != nil
 	if err != nil {
-		s.log.Warn("changed certificates cannot be used; the last ones stay in use", "err", err)
+		if changed {
+			s.log.Warn("changed certificates cannot be used; the last ones stay in use until they can", "err", err)
+		}
 		return
 	}
 	s.current = m

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -216,6 +218,46 @@ func TestChangedFilesAreReadAgain(t *testing.T) {
 	if err := get(t, old, address); err == nil {
 		t.Error("the CA that was removed still counts")
 	}
+}
+
+func TestACertificateThatIsNotValidYetIsUsedWhenItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := testenv.NewCA(t)
+		dir := t.TempDir()
+		files := Files{Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key")}
+		put := func(c testenv.Certificate) {
+			for to, from := range map[string]string{files.Cert: c.CertFile, files.Key: c.KeyFile} {
+				text, err := os.ReadFile(from)
+				if err == nil {
+					err = os.WriteFile(to, text, 0o600)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		put(ca.Issue(t, testenv.Server))
+		var log bytes.Buffer
+		s, err := Open(files, names, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := s.newest().cert
+		put(ca.Issue(t, testenv.Server, testenv.Valid(10*time.Second, time.Hour)))
+		for range 4 {
+			time.Sleep(2 * time.Second)
+			if s.newest().cert != first {
+				t.Fatal("a certificate is used before it is valid")
+			}
+		}
+		time.Sleep(4 * time.Second)
+		if s.newest().cert == first {
+			t.Error("the certificate is valid, and still the last one is used")
+		}
+		if n := strings.Count(log.String(), "cannot be used"); n != 1 {
+			t.Errorf("%d warnings:\n%s", n, &log)
+		}
+	})
 }
 
 func await(t *testing.T, what string, holds func() bool) {
