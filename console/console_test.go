@@ -5,6 +5,7 @@ import (
 	"html"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -575,6 +576,42 @@ func TestAnEditOfATenantKeepsWhatOthersHaveChanged(t *testing.T) {
 	form.Set("was_paused_kinds", "mail, pay") // as the form has it now
 	if code, body := b.post("tenants/acme/edit", form); code != http.StatusOK || !strings.Contains(body, "Changed: weight, paused_kinds.") {
 		t.Errorf("saved again: %d %s", code, body)
+	}
+}
+
+func TestParamsAreReadAsTheyAreWritten(t *testing.T) {
+	t.Parallel()
+	for _, params := range []map[string]string{
+		{}, {"a": "1", "z": "ends with spaces  "}, {" begins with one": "  x"}, {"a=b": "c=d", `c\`: `\n`}, {"two\nlines": "1\n2\r\n", `a\=`: ""},
+		{"a": "tab\t", "b": "\n"},
+	} {
+		text := paramLines(params)
+		if got, ok := readParams(text); !ok || !maps.Equal(got, params) {
+			t.Errorf("%q are written\n%s\nand read as %q", params, text, got)
+		}
+	}
+}
+
+// TestAnEditOfOneParamKeepsTheOthers sends the form as browsers do: with CR LF, and without seconds that are 0.
+func TestAnEditOfOneParamKeepsTheOthers(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	task := proto.CloneOf(mustTask(t, b))
+	task.Params = map[string]string{"a": "1", "b=c": "2", "z": "3 "}
+	task.BeginTime = timestamppb.New(time.Date(2030, 1, 1, 12, 0, 0, 5e8, time.UTC))
+	b.api.answers["GetTask"] = func(context.Context, proto.Message) (proto.Message, error) { return task, nil }
+	form := url.Values{"csrf": {b.csrf()}, "version": {"3"}}
+	for _, f := range (&view{Zone: time.UTC}).taskFields(task) {
+		form.Set(f.Name, strings.ReplaceAll(f.Value, "\n", "\r\n"))
+	}
+	form.Set("begin_time", strings.TrimSuffix(form.Get("begin_time"), ":00"))
+	form.Set("params", strings.Replace(form.Get("params"), "a=1", "a=4", 1))
+	if code, body := b.post("tasks/513/edit", form); code != http.StatusOK || !strings.Contains(body, "Changed: params.") {
+		t.Errorf("%d %s", code, body)
+	}
+	want := map[string]string{"a": "4", "b=c": "2", "z": "3 "}
+	if calls := b.api.called("UpdateTask"); len(calls) != 1 || !maps.Equal(calls[0].request.(*perceptorv1.UpdateTaskRequest).Task.Params, want) {
+		t.Errorf("sent %v", calls)
 	}
 }
 

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"bufio"
 	"crypto/rand"
 	"fmt"
 	"maps"
@@ -108,8 +107,8 @@ func (v *view) readChange(d *editData) (*perceptorv1.UpdateTaskRequest, bool) {
 	}
 	ok := true
 	for _, f := range d.Fields {
-		f.Given = strings.TrimSpace(strings.ReplaceAll(v.r.PostFormValue(f.Name), "\r\n", "\n"))
-		if f.Given == f.Value || f.Name == "params" && d.Hidden {
+		f.Given = v.given(f)
+		if f.Given == f.Value || f.Kind == "time" && v.sameInstant(f.Given, f.Value) || f.Name == "params" && d.Hidden {
 			continue
 		}
 		if !f.set(v, change.Task, f.Given) {
@@ -125,6 +124,22 @@ func (v *view) readChange(d *editData) (*perceptorv1.UpdateTaskRequest, bool) {
 		v.status = 400
 	}
 	return change, ok
+}
+
+// given returns the text of a field in the form that was sent. Spaces in params mean something.
+func (v *view) given(f *field) string {
+	text := strings.ReplaceAll(v.r.PostFormValue(f.Name), "\r\n", "\n")
+	if f.Kind == "area" {
+		return strings.TrimRight(text, "\n")
+	}
+	return strings.TrimSpace(text)
+}
+
+// sameInstant reports whether two texts are the same instant. Browsers leave out seconds that are 0.
+func (v *view) sameInstant(a, b string) bool {
+	x, okX := v.instantOf(a)
+	y, okY := v.instantOf(b)
+	return okX && okY && x != nil && y != nil && x.AsTime().Equal(y.AsTime())
 }
 
 // wholeCron returns the cron schedule of the form, of which the fields in the mask are used.
@@ -153,7 +168,7 @@ func (v *view) taskFields(t *perceptorv1.Task) []*field {
 			t.Tags = commaList(s)
 			return true
 		}},
-		&field{Name: "params", Label: "Params", Kind: "area", Value: paramLines(t.Params), path: "params", Hint: "one name=value on each line; write a line break in a value as \\n", set: func(_ *view, t *perceptorv1.Task, s string) (ok bool) {
+		&field{Name: "params", Label: "Params", Kind: "area", Value: paramLines(t.Params), path: "params", Hint: "one name=value on each line; write a line break as \\n, and = in a name as \\=", set: func(_ *view, t *perceptorv1.Task, s string) (ok bool) {
 			t.Params, ok = readParams(s)
 			return ok
 		}})
@@ -258,28 +273,48 @@ func commaList(s string) (list []string) {
 	return list
 }
 
+// Params are written and read as lines of name=value. What would divide a line is escaped.
+var (
+	writtenName  = strings.NewReplacer(`\`, `\\`, "\n", `\n`, "\r", `\r`, "=", `\=`)
+	writtenValue = strings.NewReplacer(`\`, `\\`, "\n", `\n`, "\r", `\r`)
+	readName     = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "\r", `\=`, "=")
+	readValue    = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "\r")
+)
+
 // paramLines writes params as lines of name=value.
 func paramLines(params map[string]string) string {
-	var b strings.Builder
+	lines := make([]string, 0, len(params))
 	for _, k := range slices.Sorted(maps.Keys(params)) {
-		fmt.Fprintf(&b, "%s=%s\n", k, strings.NewReplacer(`\`, `\\`, "\n", `\n`, "\r", `\r`).Replace(params[k]))
+		lines = append(lines, writtenName.Replace(k)+"="+writtenValue.Replace(params[k]))
 	}
-	return strings.TrimSpace(b.String())
+	return strings.Join(lines, "\n")
 }
 
 // readParams reads what [paramLines] writes.
 func readParams(s string) (map[string]string, bool) {
-	params, lines := map[string]string{}, bufio.NewScanner(strings.NewReader(s))
-	lines.Buffer(nil, maxForm)
-	for lines.Scan() {
-		if strings.TrimSpace(lines.Text()) == "" {
+	params := map[string]string{}
+	for line := range strings.SplitSeq(s, "\n") {
+		if strings.TrimSpace(line) == "" {
 			continue
 		}
-		name, value, ok := strings.Cut(lines.Text(), "=")
-		if !ok || name == "" {
+		end := endOfName(line)
+		if end <= 0 {
 			return nil, false
 		}
-		params[name] = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "\r").Replace(value)
+		params[readName.Replace(line[:end])] = readValue.Replace(line[end+1:])
 	}
-	return params, lines.Err() == nil
+	return params, true
+}
+
+// endOfName returns where the name of a line ends, at the first = that is not escaped; -1: nowhere.
+func endOfName(line string) int {
+	for i := 0; i < len(line); i++ {
+		switch line[i] {
+		case '\\':
+			i++
+		case '=':
+			return i
+		}
+	}
+	return -1
 }
