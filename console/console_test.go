@@ -813,6 +813,22 @@ func TestDurationsAreReadAsTheyAreWritten(t *testing.T) {
 	}
 }
 
+func TestDurationsAreReadWithTheirSign(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{
+		"-1d12h": -36 * time.Hour, "-10m": -10 * time.Minute, "1 d 12 h": 36 * time.Hour, "5min": 5 * time.Minute, "-2d": -48 * time.Hour,
+	} {
+		if got, ok := parseDuration(text); !ok || got.AsDuration() != want {
+			t.Errorf("%q is read as %v", text, got.AsDuration())
+		}
+	}
+	for _, text := range []string{"1d-12h", "NaNd", "1e300d", "106751d99999h", "d", "x"} {
+		if got, ok := parseDuration(text); ok {
+			t.Errorf("%q is read as %v", text, got.AsDuration())
+		}
+	}
+}
+
 func TestTheClusterPageShowsWhereEachDatabaseIsAndWhereItGoes(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "admin-secret")

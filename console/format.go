@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	durations "github.com/perceptor/perceptor/internal/duration"
 	"github.com/perceptor/perceptor/internal/payload"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
@@ -254,28 +255,17 @@ func (v *view) instantOf(s string) (*timestamppb.Timestamp, bool) {
 	return timestamppb.New(at), true
 }
 
-// parseDuration reads 90s, 1h30m or 2d.
+// parseDuration reads 90s, 1h30m or 2d, with or without spaces. A sign belongs to the sum. "" is nil.
 func parseDuration(s string) (*durationpb.Duration, bool) {
 	s = strings.ReplaceAll(strings.ReplaceAll(s, " ", ""), "min", "m")
 	if s == "" {
 		return nil, true
 	}
-	total := time.Duration(0)
-	if days, rest, ok := strings.Cut(s, "d"); ok {
-		n, err := strconv.ParseFloat(days, 64)
-		if err != nil {
-			return nil, false
-		}
-		total, s = time.Duration(n*24*float64(time.Hour)), rest
+	d, err := durations.Parse(s)
+	if err != nil {
+		return nil, false
 	}
-	if s != "" {
-		d, err := time.ParseDuration(s)
-		if err != nil {
-			return nil, false
-		}
-		total += d
-	}
-	return durationpb.New(total), true
+	return durationpb.New(d), true
 }
 
 // plainDuration writes a duration as [parseDuration] reads it.

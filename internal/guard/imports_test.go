@@ -91,7 +91,7 @@ var imports = []rule{
 	{"chores", []string{"task"}},
 	{"audit", []string{"task"}},
 	{"delivery", []string{"record", "task"}},
-	{"console", []string{"internal/payload", "internal/share", "proto/perceptor/v1"}},
+	{"console", []string{"internal/duration", "internal/payload", "internal/share", "proto/perceptor/v1"}},
 	{"export/line", []string{"proto/perceptor/v1", "task"}},
 	{"export", nil},
 	{"transfer/migrate", []string{"proto/perceptor/v1", "task"}},
