@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -484,5 +485,21 @@ func TestARequestOverTheSizeLimitIsRefused(t *testing.T) {
 		if a.http != http.StatusRequestEntityTooLarge || !strings.Contains(a.message, "2000 bytes") {
 			t.Errorf("%s over HTTP without a length: %+v", verb, a)
 		}
+	}
+}
+
+func TestATextThatIsNotUTF8IsAFaultOfTheRequestAlsoOfTheConsole(t *testing.T) {
+	t.Parallel()
+	var api grpc.ClientConnInterface
+	b := setupWith(t, func(d *Deps) {
+		d.Console = func(c grpc.ClientConnInterface) http.Handler { api = c; return http.NotFoundHandler() }
+	})
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer acme-secret")
+	_, err := perceptorv1.NewTaskServiceClient(api).ListTasks(ctx, &perceptorv1.ListTasksRequest{Kind: "\xff"})
+	if a := b.answerOf(status.Convert(err)); a.code != codes.InvalidArgument || a.reason != string(task.ReasonMalformedRequest) {
+		t.Errorf("got %v %s %s", a.code, a.reason, a.message)
+	}
+	if strings.Contains(b.log.String(), "ERROR") {
+		t.Errorf("logged:\n%s", b.log)
 	}
 }

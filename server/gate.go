@@ -385,7 +385,11 @@ func (g *gate) Invoke(ctx context.Context, full string, args, reply any, _ ...gr
 	result, err := m.handler(m.service, ctx, func(v any) error {
 		r := v.(*received)
 		var wire []byte
-		if wire, r.err = proto.Marshal(args.(proto.Message)); r.err == nil && r.admit(len(wire)) {
+		wire, err := proto.Marshal(args.(proto.Message))
+		switch {
+		case err != nil: // the console has passed on what a browser sent
+			r.err = malformed("a text is not valid UTF-8")
+		case r.admit(len(wire)):
 			r.err = proto.Unmarshal(wire, r.message.(proto.Message))
 		}
 		return nil
