@@ -77,6 +77,8 @@ async function refresh() {
       const answer = await fetch(location.href, { headers: { "X-Console-Live": "1" }, redirect: "manual", signal: AbortSignal.timeout(15000) });
       if (answer.status === 401 || answer.type === "opaqueredirect") return stale("The session has ended. Reload the page to log in again.");
       const text = await answer.text();
+      // A proxy answers for a server that restarts, with a page of its own.
+      if (!text.startsWith("<main")) throw new Error(`the answer ${answer.status} is no page`);
       if (!busy()) {
         Idiomorph.morph(main, text, {
           morphStyle: "outerHTML",
