@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/klauspost/compress/gzhttp"
@@ -56,8 +57,8 @@ type Console struct {
 	links  links
 	files  *files
 	views  templates
-	// issuerCalls has a place for each request to the issuer for a token.
-	issuerCalls chan struct{}
+	// issuerCalls has a place for each request to the issuer for a token, by the address of the browser.
+	issuerCalls *share.Pool[netip.Addr]
 	// places has a place for each page, by the tenant that asks for it; "": operators.
 	places *share.Pool[string]
 
@@ -93,7 +94,7 @@ func New(c Config) (*Console, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Console{config: c, sealer: s, files: f, views: views, links: links{now: c.Now}, issuerCalls: make(chan struct{}, maxIssuerCalls), places: share.NewPool[string](maxPages, 0)}, nil
+	return &Console{config: c, sealer: s, files: f, views: views, links: links{now: c.Now}, issuerCalls: share.NewPool[netip.Addr](maxIssuerCalls, 0), places: share.NewPool[string](maxPages, 0)}, nil
 }
 
 // Serve returns the handler of all paths under /console/. It calls the API by api, with

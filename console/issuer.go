@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"time"
 )
@@ -30,8 +31,9 @@ const (
 	issuerEnd   = root + "login/issuer/end"
 	// issuerAge is how long a login at the issuer may take.
 	issuerAge = 10 * time.Minute
-	// maxIssuerCalls bounds the requests to the issuer for tokens at one time.
-	maxIssuerCalls = 8
+	// maxIssuerCalls bounds the requests to the issuer for tokens at one time. One address has half of
+	// them: who has begun a login can ask again and again, without a token.
+	maxIssuerCalls = 16
 )
 
 // trip is a login at the issuer, in a cookie of the browser that has begun it.
@@ -63,13 +65,23 @@ func (c *Console) issuerName() string {
 
 // inPlace calls the issuer, unless many calls wait for it already.
 func (c *Console) inPlace(r *http.Request, call func(context.Context) (string, error)) (string, *problem) {
-	select {
-	case c.issuerCalls <- struct{}{}:
-		defer func() { <-c.issuerCalls }()
-	default:
+	from := networkOf(r.RemoteAddr)
+	if !c.issuerCalls.Take(from, 1) {
 		return "", &problem{Status: http.StatusTooManyRequests, Title: "Many people log in right now", Text: "Try again in a moment."}
 	}
+	defer c.issuerCalls.Give(from, 1)
 	return c.atIssuer(r, call)
+}
+
+// networkOf returns the IP address of a browser, or its network of 64 bits, of which one user has all
+// addresses. Those without one share the zero address.
+func networkOf(remote string) netip.Addr {
+	at, _ := netip.ParseAddrPort(remote)
+	addr := at.Addr().Unmap().WithZone("")
+	if p, err := addr.Prefix(64); addr.Is6() && err == nil {
+		return p.Addr()
+	}
+	return addr
 }
 
 // atIssuer calls the issuer.

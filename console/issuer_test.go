@@ -5,6 +5,7 @@ import (
 	"errors"
 	"html"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"strings"
@@ -147,14 +148,18 @@ func TestAnIssuerThatIsAwayHoldsUpNoOtherLogin(t *testing.T) {
 		t.Errorf("%d %s", code, body)
 	}
 	i.away = false
-	for range maxIssuerCalls {
-		b.console.issuerCalls <- struct{}{}
+	local, other := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")
+	for range maxIssuerCalls / 2 {
+		b.console.issuerCalls.Take(local, 1)
 	}
 	if code, _ := b.get("login/issuer"); code != http.StatusSeeOther {
 		t.Errorf("a login cannot begin while others end: %d", code)
 	}
 	if code, _ := b.back(url.Values{"state": {i.state}, "code": {"good"}}); code != http.StatusTooManyRequests {
 		t.Errorf("one call too many is answered with %d", code)
+	}
+	if !b.console.issuerCalls.Take(other, 1) {
+		t.Error("an address that asks often leaves no place to another")
 	}
 	if _, body := b.post("login", url.Values{"token": {"acme-secret"}}); strings.Contains(body, `name="token"`) {
 		t.Error("a login with a token waits for the issuer")
