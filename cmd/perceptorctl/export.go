@@ -94,7 +94,7 @@ func (c *ctl) exportCommand() *cobra.Command {
 	f.BoolVar(&x.consistent, "consistent", false, "read all databases of a server as of one instant, from the servers of the configuration, which should be standbys")
 	f.StringVar(&x.tenant, "tenant", "", "with --consistent: the tenant")
 	f.BoolVar(&x.primary, "force-primary", false, "with --consistent: read from primaries, too")
-	duration.Var(f, &x.retryFor, "retry-for", 10*time.Minute, "how long to try again while the service does not answer")
+	duration.Var(f, &x.retryFor, "retry-for", 10*time.Minute, "how long to try again while the service does not answer, or a quota refuses")
 	completes(cmd, "type", taskTypes...)
 	completes(cmd, "state", taskStates...)
 	completes(cmd, "reason", deadReasons...)
@@ -358,16 +358,25 @@ func (e *exporter) run(ctx context.Context) error {
 		if e.to.At() != at {
 			wait, began = leastWait, time.Now()
 		}
-		if ctx.Err() != nil || !e.answered || !again(err) || time.Since(began) > e.retryFor {
+		asked := retryAfter(err) // by a quota, which refuses the first stream, too
+		if ctx.Err() != nil || !e.answered && asked == 0 || !again(err) || time.Since(began)+asked > e.retryFor {
 			return err
 		}
 		e.bar.End()
-		fmt.Fprintf(e.out, "the export was interrupted after %s and continues in %s: %s\n", countText(e.to.Written(), "line"), wait, status.Convert(err).Message())
-		if !ctxtime.Sleep(ctx, wait) {
+		next := max(wait, asked)
+		fmt.Fprintf(e.out, "%s in %s: %s\n", e.interrupted(), next.Round(time.Millisecond), status.Convert(err).Message())
+		if !ctxtime.Sleep(ctx, next) {
 			return err
 		}
 		wait = min(2*wait, mostWait)
 	}
+}
+
+func (e *exporter) interrupted() string {
+	if !e.answered {
+		return "the export begins"
+	}
+	return "the export was interrupted after " + countText(e.to.Written(), "line") + " and continues"
 }
 
 // again reports whether an export can continue after an error.

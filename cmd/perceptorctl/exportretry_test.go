@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/perceptor/perceptor/export"
+	"github.com/perceptor/perceptor/internal/cli"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+)
+
+// exportsThatFail answers streams with errors, one after another, and then with an export without a line.
+type exportsThatFail struct {
+	perceptorv1.ExportServiceClient
+	errs  []error
+	tries int
+}
+
+func (f *exportsThatFail) ExportTasks(context.Context, *perceptorv1.ExportTasksRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[perceptorv1.ExportChunk], error) {
+	if f.tries++; f.tries <= len(f.errs) {
+		return nil, f.errs[f.tries-1]
+	}
+	return &emptyExport{}, nil
+}
+
+// emptyExport is a stream whose only chunk is the last one.
+type emptyExport struct {
+	grpc.ClientStream
+	ended bool
+}
+
+func (e *emptyExport) Recv() (*perceptorv1.ExportChunk, error) {
+	if e.ended {
+		return nil, io.EOF
+	}
+	e.ended = true
+	return &perceptorv1.ExportChunk{}, nil
+}
+
+// nowhere is a sink that keeps nothing.
+type nowhere struct{}
+
+func (nowhere) Add(export.Chunk, int64) error { return nil }
+func (nowhere) At() string                    { return "" }
+func (nowhere) Written() int64                { return 0 }
+func (nowhere) end(err error) error           { return err }
+func (nowhere) summary() (string, int64)      { return "", 0 }
+
+func TestAnExportWaitsForAQuotaBeforeItsFirstChunk(t *testing.T) {
+	for name, c := range map[string]struct {
+		errs []error
+		took time.Duration
+		code codes.Code
+	}{
+		"a delay that is named":        {[]error{refusal(t, 3*time.Second), refusal(t, time.Millisecond)}, 4 * time.Second, codes.OK},
+		"a refusal that names none":    {[]error{refusal(t, 0)}, 0, codes.ResourceExhausted},
+		"a delay beyond --retry-for":   {[]error{refusal(t, time.Hour)}, 0, codes.ResourceExhausted},
+		"a service that is not there":  {[]error{status.Error(codes.Unavailable, "away")}, 0, codes.Unavailable},
+		"a request that is not valid ": {[]error{status.Error(codes.InvalidArgument, "kinds: is too long")}, 0, codes.InvalidArgument},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var said strings.Builder
+				e := &exporter{client: &exportsThatFail{errs: c.errs}, request: &perceptorv1.ExportTasksRequest{}, to: nowhere{}, bar: cli.NewProgress(io.Discard, "exporting"), retryFor: time.Minute, out: &said}
+				began := time.Now()
+				err := e.run(t.Context())
+				if took := time.Since(began); status.Code(err) != c.code || took != c.took {
+					t.Errorf("%v after %s, want %s after %s", err, took, c.code, c.took)
+				}
+				if waits := strings.Contains(said.String(), "the export begins in 3s: read_rate"); waits != (c.took > 0) {
+					t.Errorf("it says %q", said.String())
+				}
+			})
+		})
+	}
+}
