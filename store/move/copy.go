@@ -32,6 +32,11 @@ func (m *Mover) copy(ctx context.Context) error {
 	if err := m.reached("created"); err != nil {
 		return err
 	}
+	// A subscription whose slot is gone, after a fail-over or because somebody has dropped it, would follow a new
+	// one, and miss what was written in between.
+	if err := unless(ctx, m.old, sql.HasSlot, m.name(), func() error { return m.unsubscribe(ctx) }); err != nil {
+		return err
+	}
 	if err := unless(ctx, m.old, sql.HasPublication, m.name(), func() error { return m.old.command(ctx, sql.CommandPublish, m.name()) }); err != nil {
 		return fmt.Errorf("publish the tables at %s: %w", m.from, err)
 	}
@@ -173,6 +178,9 @@ func (m *Mover) tables(ctx context.Context, s *session) (map[string]int64, error
 // errStopped says that somebody has stopped the replication.
 var errStopped = errors.New("the subscription is disabled: enable it and resume, or abort the move")
 
+// errNoSlot says that the log since the last confirmed change is not kept any more.
+var errNoSlot = errors.New("the slot of the move is gone: resume the move, which copies all tables again, or abort it")
+
 // follow waits until everything is copied and the new copy is near.
 func (m *Mover) follow(ctx context.Context) error {
 	step := Copying
@@ -212,7 +220,9 @@ func (m *Mover) look(ctx context.Context) (p Progress, err error) {
 	if err = m.new.row(ctx, sql.SubscriptionState, []any{m.name()}, &enabled, &total, &copied, &p.Bytes, &p.Errors); err != nil {
 		return p, fmt.Errorf("read the subscription at %s: %w", m.to, err)
 	}
-	if err = m.old.row(ctx, sql.Lag, []any{m.name()}, &p.Lag, &good); err != nil {
+	if err = m.old.row(ctx, sql.Lag, []any{m.name()}, &p.Lag, &good); errors.Is(err, pgx.ErrNoRows) {
+		return p, fmt.Errorf("%s: %w", m.from, errNoSlot)
+	} else if err != nil {
 		return p, fmt.Errorf("read the slot at %s: %w", m.from, err)
 	}
 	if err = m.old.row(ctx, sql.Size, nil, &p.Total); err != nil {

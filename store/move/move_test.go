@@ -384,6 +384,57 @@ func TestACopyThatIsStuckBeginsAgain(t *testing.T) {
 	r.verify(1, "perceptor_03_moved_2")
 }
 
+// TestAMoveWhoseSlotIsGoneCopiesAgain: after a fail-over of the old server, or if somebody drops the slot of a move that was left
+// unfinished, the subscription has missed what was written without the slot.
+func TestAMoveWhoseSlotIsGoneCopiesAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	old, ctx := r.connect(0), t.Context()
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := old.Exec(ctx, statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	exec(`INSERT INTO perceptor_03.task_key (shard, tenant_id, key, first_id, n, body_hash, expires_at) VALUES (96, 2, 'changed', 1, 1, '', 1)`)
+	dropped := false
+	_, err := r.mover(1, func(point string) error {
+		if point == "copied" && !dropped {
+			dropped = true
+			r.dropSlots(old)
+		}
+		return nil
+	}).Run(ctx)
+	if err == nil || !strings.Contains(err.Error(), "the slot of the move is gone") {
+		t.Fatalf("without the slot: %v", err)
+	}
+	exec(`UPDATE perceptor_03.task_key SET n = 7 WHERE key = 'changed'`)
+	r.run(1, nil)
+	var n int
+	if err := r.connect(1).QueryRow(ctx, `SELECT n FROM perceptor_03.task_key WHERE key = 'changed'`).Scan(&n); err != nil || n != 7 {
+		t.Errorf("the row that was changed without the slot has %d, %v, want 7", n, err)
+	}
+	if n := r.left(0) + r.left(1); n > 0 {
+		t.Errorf("%d slots, publications and subscriptions are left", n)
+	}
+	r.verify(1, "perceptor_03_moved_2")
+}
+
+// dropSlots drops all slots of a server, and ends who uses them.
+func (r *rig) dropSlots(conn *pgx.Conn) {
+	r.t.Helper()
+	for left := 1; left > 0; {
+		err := conn.QueryRow(r.t.Context(), `WITH ended AS MATERIALIZED (SELECT s.slot_name, s.active_pid IS NULL OR pg_terminate_backend(s.active_pid, 5000) AS done FROM pg_replication_slots s)
+			SELECT count(*) - count(CASE WHEN e.done THEN pg_drop_replication_slot(e.slot_name)::text END) FROM ended e`).Scan(&left)
+		if e := new(pgconn.PgError); errors.As(err, &e) && e.Code == "55006" { // the subscriber was faster
+			continue
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
 // TestACommandThatStopsAtEveryPointIsAbortedOrResumed: first it is interrupted and aborted at each
 // point before the switch, then it is killed at each point and resumed, each time by another process.
 func TestACommandThatStopsAtEveryPointIsAbortedOrResumed(t *testing.T) {

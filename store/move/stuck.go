@@ -43,14 +43,22 @@ func (m *Mover) copyAgainIfStuck(ctx context.Context, p Progress) error {
 	return nil
 }
 
-// copyAgain removes the subscription with all slots, and makes another one.
+// copyAgain makes another subscription, which copies all tables.
 func (m *Mover) copyAgain(ctx context.Context) error {
+	if err := m.unsubscribe(ctx); err != nil {
+		return err
+	}
+	return m.copy(ctx)
+}
+
+// unsubscribe removes the subscription with all slots, and the publication, as far as they are there.
+func (m *Mover) unsubscribe(ctx context.Context) error {
 	sync, err := m.detach(ctx)
+	if err == nil {
+		err = m.unpublish(ctx, sync)
+	}
 	if err != nil {
 		return fmt.Errorf("begin the copy again: %w", err)
 	}
-	if err := m.unpublish(ctx, sync); err != nil {
-		return fmt.Errorf("begin the copy again: %w", err)
-	}
-	return m.copy(ctx)
+	return nil
 }
