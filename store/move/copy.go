@@ -73,7 +73,7 @@ func (m *Mover) createSlot(ctx context.Context) error {
 
 // subscribe begins the copy, in empty tables. What migrations or a subscription before have left there is worth nothing.
 func (m *Mover) subscribe(ctx context.Context) error {
-	if err := m.new.command(ctx, sql.CommandTruncate); err != nil {
+	if err := m.new.command(ctx, sql.CommandTruncate, m.number); err != nil {
 		return err
 	}
 	return m.new.command(ctx, sql.CommandSubscribe, m.name(), m.Source)

@@ -459,6 +459,29 @@ func TestACommandThatStopsAtEveryPointIsAbortedOrResumed(t *testing.T) {
 	r.verify(1, fmt.Sprintf("perceptor_03_moved_%d", number))
 }
 
+// TestACommandThatContinuesAfterAnotherHasEndedTheMoveHarmsNothing: it was suspended, and its session at the old server, which made
+// it the only one, has ended meanwhile.
+func TestACommandThatContinuesAfterAnotherHasEndedTheMoveHarmsNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	suspended := false
+	_, err := r.mover(1, func(point string) error {
+		if point != "slot" || suspended {
+			return nil
+		}
+		suspended = true
+		if _, err := r.connect(0).Exec(t.Context(), `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'perceptorctl move'`); err != nil {
+			return err
+		}
+		r.run(1, nil)
+		return nil
+	}).Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "the copy is not that of this move any more") {
+		t.Errorf("the suspended command: %v", err)
+	}
+	r.verify(1, "perceptor_03_moved_2")
+}
+
 // abortAt interrupts a move at a point and aborts it. Nothing of it is left.
 func (r *rig) abortAt(point string) {
 	r.t.Helper()

@@ -89,8 +89,14 @@ SELECT string_agg(format('ALTER TABLE %I REPLICA IDENTITY FULL', c.relname), '; 
 SELECT string_agg(format('ALTER TABLE %I REPLICA IDENTITY DEFAULT', c.relname), '; ')
   FROM pg_class c WHERE {{replicated}} AND c.relkind = 'r' AND c.relreplident = 'f';
 
--- name: CommandTruncate()
-SELECT 'TRUNCATE ' || string_agg(quote_ident(c.relname), ', ') FROM pg_class c WHERE {{replicated}} AND c.relkind IN ('r', 'p');
+-- name: CommandTruncate(number int8)
+-- Empties a copy, unless it was opened: a command may be suspended just before this while another one ends the move. Nobody can
+-- open it meanwhile, because its row is locked.
+SELECT format($text$DO $$ BEGIN
+  PERFORM FROM database_place WHERE state = 'incoming' AND number = %s FOR UPDATE;
+  IF NOT FOUND THEN RAISE 'the copy is not that of this move any more: it is in use, or was made again'; END IF;
+  TRUNCATE %s;
+END $$ $text$, @number, string_agg(quote_ident(c.relname), ', ')) FROM pg_class c WHERE {{replicated}} AND c.relkind IN ('r', 'p');
 
 -- name: CommandTakeName(made text, name text)
 -- Gives a new copy the name of its database. What has the name must be the row of a copy that
