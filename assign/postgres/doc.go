@@ -23,8 +23,9 @@
 //
 // Time that no member could use does not count: if nobody has touched the environment
 // for half a session (the server was down, hung, out of reach, or its clock leapt), or if the
-// clock was put back, Touch lets all leases begin anew. At least one living member touches it
-// four times in a session.
+// clock was put back, Touch lets all leases begin anew. Every living member touches it about four
+// times in its session. Sessions may differ, while a configuration changes: then it is half of that of
+// the lease or of the member that touches, whichever is longer.
 //
 // Versions are random numbers. A restored or failed-over database that has lost commits
 // therefore never accepts a write that was decided by what it has lost.

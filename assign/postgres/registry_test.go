@@ -82,9 +82,14 @@ type member struct {
 // join lists a member of an environment, with a session of an hour.
 func (b *bench) join(environment, id string) *member {
 	b.Helper()
+	return b.joinFor(environment, id, time.Hour)
+}
+
+func (b *bench) joinFor(environment, id string, session time.Duration) *member {
+	b.Helper()
 	m := &member{told: &atomic.Int64{}}
 	m.Session = b.registry.Join(assign.SessionConfig{
-		Environment: environment, ID: id, Timeout: time.Hour, Log: slog.New(slog.DiscardHandler), Changed: func() { m.told.Add(1) },
+		Environment: environment, ID: id, Timeout: session, Log: slog.New(slog.DiscardHandler), Changed: func() { m.told.Add(1) },
 	})
 	b.Cleanup(m.Abandon)
 	b.must(m.Create(b.Context()))
@@ -167,6 +172,28 @@ func TestTimeWithoutAnyExchangeDoesNotCount(t *testing.T) {
 				t.Errorf("the other lease lasts %v, want the hour of a session", rows.Next)
 			}
 		})
+	}
+}
+
+// TestTheRhythmOfLongSessionsKeepsNoDeadMemberOfShortOnes: members have different sessions while a configuration changes.
+func TestTheRhythmOfLongSessionsKeepsNoDeadMemberOfShortOnes(t *testing.T) {
+	b := setup(t)
+	long := b.join("BASE", "long")
+	b.joinFor("BASE", "short", time.Second)
+	pass := func(d string) {
+		b.exec("UPDATE assign_environment SET touched_at = touched_at - interval '" + d + "'")
+		b.exec("UPDATE assign_lease SET expires_at = expires_at - interval '" + d + "'")
+	}
+	pass("15 minutes") // a quarter of the long session
+	b.joinFor("BASE", "newcomer", time.Second)
+	pass("15 minutes")
+	if got := b.listed(long); !slices.Equal(got, []string{"long"}) {
+		t.Errorf("listed %v, want the one that is alive", got)
+	}
+	b.joinFor("BASE", "short again", time.Second)
+	pass("31 minutes") // in which the long one would have touched the environment, too
+	if got := b.listed(long); !slices.Equal(got, []string{"long", "short again"}) {
+		t.Errorf("listed %v after a time that no member could use", got)
 	}
 }
 

@@ -4,18 +4,23 @@
 
 -- name: Touch(environment text, member text)
 -- Renews the lease of a member, and says whether it has one. If nobody has touched the
--- environment for half a session, or the clock was put back, all leases begin anew.
+-- environment for half a session, or the clock was put back, leases begin anew. Half a session is that of the lease, or that of
+-- this member if it is longer: a member of long sessions touches the environment seldom, which keeps no dead member of short ones
+-- listed. A caller that has no lease counts as the one with the longest session.
 WITH was AS MATERIALIZED (
   SELECT e.touched_at FROM assign_environment e WHERE e.name = @environment FOR UPDATE),
 now AS MATERIALIZED (
-  SELECT clock_timestamp() AS at, was.touched_at FROM was),
+  SELECT clock_timestamp() AS at, was.touched_at,
+         (SELECT coalesce(max(l.session_ms) FILTER (WHERE l.id = @member), max(l.session_ms))
+            FROM assign_lease l WHERE l.environment = @environment) AS session_ms
+    FROM was),
 touched AS (
   UPDATE assign_environment e SET touched_at = now.at FROM now WHERE e.name = @environment),
 renewed AS (
   UPDATE assign_lease l SET expires_at = now.at + l.session_ms * interval '1 millisecond'
     FROM now
    WHERE l.environment = @environment
-     AND (l.id = @member OR now.at NOT BETWEEN now.touched_at AND now.touched_at + l.session_ms * interval '0.5 milliseconds')
+     AND (l.id = @member OR now.at NOT BETWEEN now.touched_at AND now.touched_at + greatest(l.session_ms, now.session_ms) * interval '0.5 milliseconds')
   RETURNING l.id)
 SELECT EXISTS (SELECT FROM renewed r WHERE r.id = @member);
 
