@@ -176,7 +176,7 @@ func (m *Mover) abandon(ctx context.Context, sync string) error {
 	if err := m.unpublish(ctx, sync); err != nil {
 		return err
 	}
-	if err := m.old.command(ctx, sql.CommandPlainIdentity); err != nil {
+	if err := m.alter(ctx, sql.CommandsPlainIdentity); err != nil {
 		return err
 	}
 	if err := m.old.exec(ctx, sql.Abandon); err != nil {

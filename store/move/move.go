@@ -266,7 +266,7 @@ func (m *Mover) begin(ctx context.Context, at *place.Copy) (err error) {
 	if err := m.old.exec(ctx, sql.Announce, string(m.to), Announced); err != nil {
 		return err
 	}
-	if err := m.old.command(ctx, sql.CommandIdentity); err != nil {
+	if err := m.alter(ctx, sql.CommandsIdentity); err != nil {
 		return err
 	}
 	if err := m.publishPlace(ctx, place.Place{Database: m.Database, Number: m.number - 1, Address: m.known, Moving: true}); err != nil {

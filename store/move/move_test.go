@@ -201,10 +201,10 @@ func (r *rig) run(to int, reached func(string) error) (result move.Result) {
 	}
 }
 
-// verify stops the users and compares what they know with the place in force.
-func (r *rig) verify(to int, schemas ...string) {
+// progress waits until each user has written several times, and fails if one does not within limit.
+func (r *rig) progress(limit time.Duration) {
 	r.t.Helper()
-	for _, u := range r.users { // each writes at the new place
+	for _, u := range r.users {
 		u.mu.Lock()
 		n := len(u.acknowledged)
 		u.mu.Unlock()
@@ -215,11 +215,17 @@ func (r *rig) verify(to int, schemas ...string) {
 			if now > n+5 {
 				break
 			}
-			if time.Since(began) > 30*time.Second {
+			if time.Since(began) > limit {
 				r.t.Fatalf("%s does not go on", u.name)
 			}
 		}
 	}
+}
+
+// verify stops the users and compares what they know with the place in force.
+func (r *rig) verify(to int, schemas ...string) {
+	r.t.Helper()
+	r.progress(30 * time.Second) // each writes at the new place
 	r.stop()
 	r.running.Wait()
 	conn := r.connect(to)
@@ -432,6 +438,59 @@ func (r *rig) dropSlots(conn *pgx.Conn) {
 		if err != nil {
 			r.t.Fatal(err)
 		}
+	}
+}
+
+// TestABackupDelaysAMoveAndNoProgram: it reads tables that the begin and an abort of a move need for themselves.
+func TestABackupDelaysAMoveAndNoProgram(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	stop := errors.New("stopped")
+	r.besideABackup(func() error {
+		_, err := r.mover(1, func(point string) error {
+			if point == "announced" {
+				return stop
+			}
+			return nil
+		}).Run(t.Context())
+		if errors.Is(err, stop) {
+			return nil
+		}
+		return fmt.Errorf("the move was not begun: %w", err)
+	})
+	r.besideABackup(func() error {
+		_, err := r.mover(1, nil).Abort(t.Context())
+		return err
+	})
+}
+
+// besideABackup calls f while a backup reads the database. When f has tried to lock a table that the backup reads, and programs have
+// written since, the backup ends; then f must succeed.
+func (r *rig) besideABackup(f func() error) {
+	r.t.Helper()
+	backup, ctx := r.connect(0), r.t.Context()
+	if _, err := backup.Exec(ctx, `BEGIN; SELECT count(*) FROM perceptor_03.counter_delta`); err != nil {
+		r.t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	waits := r.connect(0)
+	for tried := false; !tried; time.Sleep(5 * time.Millisecond) {
+		select {
+		case err := <-done:
+			r.t.Fatalf("it did not need the table: %v", err)
+		default:
+		}
+		if err := waits.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'perceptor_03.counter_delta'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted)`).Scan(&tried); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	r.progress(10 * time.Second)
+	if _, err := backup.Exec(ctx, `COMMIT`); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		r.t.Fatal(err)
 	}
 }
 

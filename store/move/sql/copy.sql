@@ -78,16 +78,19 @@ SELECT coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn), 0)
 -- name: Size()
 SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::int8 FROM pg_class c WHERE {{replicated}} AND c.relkind = 'r';
 
--- name: CommandIdentity()
--- Without a key the whole row says which one a change is about.
-SELECT string_agg(format('ALTER TABLE %I REPLICA IDENTITY FULL', c.relname), '; ')
+-- fragment: briefly
+'SET LOCAL lock_timeout = 100; ALTER TABLE %I REPLICA IDENTITY '
+
+-- name: CommandsIdentity()
+-- Without a key the whole row says which one a change is about. While such a command waits for whoever reads the table, programs
+-- wait behind it, so it waits less long than they do.
+SELECT format({{briefly}} || 'FULL', c.relname)
   FROM pg_class c
  WHERE {{replicated}} AND c.relkind = 'r' AND c.relreplident <> 'f'
    AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary);
 
--- name: CommandPlainIdentity()
-SELECT string_agg(format('ALTER TABLE %I REPLICA IDENTITY DEFAULT', c.relname), '; ')
-  FROM pg_class c WHERE {{replicated}} AND c.relkind = 'r' AND c.relreplident = 'f';
+-- name: CommandsPlainIdentity()
+SELECT format({{briefly}} || 'DEFAULT', c.relname) FROM pg_class c WHERE {{replicated}} AND c.relkind = 'r' AND c.relreplident = 'f';
 
 -- name: CommandTruncate(number int8)
 -- Empties a copy, unless it was opened: a command may be suspended just before this while another one ends the move. Nobody can
