@@ -113,6 +113,7 @@ func (c *ctl) moveDatabase(ctx context.Context, cmd *cobra.Command, cluster *sto
 		}
 	}
 	if err != nil {
+		c.warn(cmd, result.Warnings)
 		return object, err
 	}
 	return object, c.showMove(cmd, d, &result)

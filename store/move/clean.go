@@ -52,6 +52,21 @@ func (m *Mover) finish(ctx context.Context) (Result, error) {
 	return m.result, m.reached("cleaned")
 }
 
+// finishFormer completes the move that has brought the database to the place that it is to leave. Nothing could find what that has
+// left once this place is not in force any more, and a slot keeps the log of its server.
+func (m *Mover) finishFormer(ctx context.Context, at *place.Copy) error {
+	former := &Mover{Config: m.Config, schema: m.schema, number: at.Number, from: at.Address, to: m.from, target: m.source}
+	former.Reached = nil
+	defer former.close()
+	result, err := former.finish(ctx)
+	m.known, at.Step = m.from, Announced // if the next move had begun, all programs must hear of it again
+	m.result.Warnings = append(m.result.Warnings, result.Warnings...)
+	if result.OldSchema != "" {
+		m.result.Warnings = append(m.result.Warnings, fmt.Sprintf("the old rows of the move before are in schema %s at %s; drop it when you do not need them", result.OldSchema, result.From))
+	}
+	return err
+}
+
 // cleanTries is how often a step of cleaning up is tried: a server that is busy may not answer in time.
 const cleanTries = 3
 

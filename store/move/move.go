@@ -176,6 +176,11 @@ func (m *Mover) Run(ctx context.Context) (Result, error) {
 	case at.Target != "" && at.Target != m.to:
 		return m.result, fmt.Errorf("%w (%s)", ErrOther, at.Target)
 	}
+	if at.Address != "" {
+		if err := m.finishFormer(ctx, &at); err != nil {
+			return m.result, fmt.Errorf("clean up the move that has made place %d: %w", at.Number, err)
+		}
+	}
 	m.number = at.Number + 1
 	if err := m.begin(ctx, &at); err != nil {
 		return m.result, err

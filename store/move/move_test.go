@@ -332,6 +332,45 @@ func TestADatabaseMovesWhileProgramsUseIt(t *testing.T) {
 	r.verify(0, "perceptor_03_moved_3")
 }
 
+// TestAMoveCleansUpTheOneBefore: the former command was killed after the switch, and nobody has resumed it.
+func TestAMoveCleansUpTheOneBefore(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	killed := errors.New("killed")
+	if _, err := r.mover(1, func(point string) error {
+		if point == "committed" {
+			return killed
+		}
+		return nil
+	}).Run(t.Context()); !errors.Is(err, killed) {
+		t.Fatal(err)
+	}
+	back := r.run(0, func(point string) error {
+		if point == "announced" {
+			r.told(place.Place{Database: database, Number: 2, Address: r.address(1), Moving: true})
+		}
+		return nil
+	})
+	if n := r.left(0) + r.left(1); n > 0 {
+		t.Errorf("%d slots, publications and subscriptions are left", n)
+	}
+	if !strings.Contains(fmt.Sprint(back.Warnings), "perceptor_03_moved_2 at "+string(r.address(0))) {
+		t.Errorf("the old rows of the move before are not named: %q", back.Warnings)
+	}
+	r.verify(0, "perceptor_03_moved_3")
+}
+
+// told fails unless all databases know this place.
+func (r *rig) told(want place.Place) {
+	r.t.Helper()
+	for d := range task.Databases {
+		all, err := place.All(r.t.Context(), r.cluster.Pool(d))
+		if err != nil || !slices.Contains(all, want) {
+			r.t.Errorf("database %d knows the places %+v, %v, want %+v", d, all, err, want)
+		}
+	}
+}
+
 // TestAServerThatIsKilledAtEveryPointStopsNoMove: the old one, and then, on the way back, what
 // is the old one then is the new one of the first move.
 func TestAServerThatIsKilledAtEveryPointStopsNoMove(t *testing.T) {
