@@ -429,6 +429,34 @@ func TestACopyThatIsStuckBeginsAgain(t *testing.T) {
 	r.verify(1, "perceptor_03_moved_2")
 }
 
+// TestAPauseThatEndsDuringAStatementIsFollowedByAnother: first a statement at the new server takes longer than the pause, then one at
+// the old server.
+func TestAPauseThatEndsDuringAStatementIsFollowedByAnother(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	slow := []struct {
+		server int
+		table  string
+	}{{1, "database_place"}, {0, "move_mark"}}
+	var holder *pgx.Conn
+	result, err := r.mover(1, func(point string) (err error) {
+		switch {
+		case point == "paused" && holder != nil: // the next pause
+			_, err = holder.Exec(t.Context(), `ROLLBACK`)
+			holder = nil
+		case point == "locked" && len(slow) > 0:
+			holder = r.connect(slow[0].server)
+			_, err = holder.Exec(t.Context(), `BEGIN; LOCK TABLE perceptor_03.`+slow[0].table+` IN EXCLUSIVE MODE`)
+			slow = slow[1:]
+		}
+		return err
+	}).Run(t.Context())
+	if err != nil || result.Attempts < 3 {
+		t.Fatalf("after %d pauses: %v", result.Attempts, err)
+	}
+	r.verify(1, "perceptor_03_moved_2")
+}
+
 // TestAMoveWhoseSlotIsGoneCopiesAgain: after a fail-over of the old server, or if somebody drops the slot of a move that was left
 // unfinished, the subscription has missed what was written without the slot.
 func TestAMoveWhoseSlotIsGoneCopiesAgain(t *testing.T) {

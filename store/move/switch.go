@@ -66,19 +66,61 @@ func (m *Mover) pause(ctx context.Context) error {
 	paused, cancel := context.WithDeadline(ctx, began.Add(pauseLimit))
 	defer cancel()
 	err := m.inPause(paused)
-	if err != nil && !errors.Is(err, errUnknown) {
-		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-		defer cancel()
-		return errors.Join(fmt.Errorf("%w: %w", errPaused, err), m.old.exec(ending, sql.EndPause))
+	switch {
+	case errors.Is(err, errUnknown):
+		err = m.resolve(ctx, err)
+	case err != nil:
+		err = fmt.Errorf("%w: %w", errPaused, err)
+	}
+	if errors.Is(err, errPaused) {
+		return m.endPause(ctx, err)
 	}
 	if err != nil {
-		if err := m.resolve(ctx, err); err != nil {
-			return err
-		}
+		return err
 	}
 	m.result.Pause = time.Since(began)
 	m.result.PauseMS = m.result.Pause.Milliseconds()
 	return m.reached("committed")
+}
+
+// endPause ends a pause that has changed nothing, and returns its cause. The end of the pause closes the connection
+// on which a statement waits, and a server that was killed all of them, which only the next statement shows.
+func (m *Mover) endPause(ctx context.Context, cause error) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	for range 2 {
+		if err = m.reopen(ctx); err != nil {
+			break
+		}
+		if err = m.old.exec(ctx, sql.EndPause); err == nil {
+			return cause
+		}
+	}
+	return fmt.Errorf("%s; then: %w", cause.Error(), err) // it is no errPaused: there can be no other pause
+}
+
+// reopen replaces connections that are closed. Without its session at the old place this command was not the only one for a
+// moment, so it makes sure that the move is still its own.
+func (m *Mover) reopen(ctx context.Context) (err error) {
+	if m.new.conn.IsClosed() {
+		if m.new, err = m.open(ctx, m.target, m.schema); err != nil {
+			return fmt.Errorf("connect to %s: %w", m.to, err)
+		}
+	}
+	if !m.old.conn.IsClosed() {
+		return nil
+	}
+	if m.old, err = m.open(ctx, m.source, m.schema); err != nil {
+		return fmt.Errorf("connect to %s: %w", m.from, err)
+	}
+	if err := m.beAlone(ctx); err != nil {
+		return err
+	}
+	at, err := place.Read(ctx, m.old.conn)
+	if err == nil && (at.State != place.Open || at.Target != m.to || at.Number != m.number-1) {
+		err = ErrElsewhere
+	}
+	return err
 }
 
 // inPause does everything between the announcement of a pause and the switch.
