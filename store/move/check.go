@@ -2,6 +2,7 @@ package move
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -63,7 +64,7 @@ func (m *Mover) check(ctx context.Context, resumed bool) error {
 	r.source(m.from, &old, size, resumed)
 	r.target(m, &next, resumed)
 	if !resumed {
-		if err := m.checkDisk(ctx, r, size); err != nil {
+		if err := errors.Join(m.checkDisk(ctx, r, size), m.checkSchema(ctx, r)); err != nil {
 			return err
 		}
 	}
@@ -162,6 +163,19 @@ func (m *Mover) checkDisk(ctx context.Context, r *Refused, size int64) error {
 		r.add("disk: of the %d bytes of %s (postgres.servers[].storage) databases and log take %d, and the database has %d", storage, m.to, used, size)
 	}
 	return nil
+}
+
+// checkSchema looks whether the name of the schema is free at the target.
+func (m *Mover) checkSchema(ctx context.Context, r *Refused) error {
+	c, err := place.Read(ctx, m.new.conn)
+	if err != nil {
+		return fmt.Errorf("read what %s has: %w", m.to, err)
+	}
+	fault, err := m.inTheWay(ctx, c.State)
+	if fault != "" {
+		r.add("%s", fault)
+	}
+	return err
 }
 
 func (m *Mover) checkVersion(ctx context.Context, r *Refused) error {

@@ -83,18 +83,15 @@ func (m *Mover) subscribe(ctx context.Context) error {
 // must say at every moment what it is.
 func (m *Mover) makeCopy(ctx context.Context) error {
 	c, err := place.Read(ctx, m.new.conn)
-	switch {
-	case err != nil:
-		return err
-	case c.State == place.Incoming && c.Number == m.number && c.Address == m.from:
-		return nil // made before
-	case c.State != "" && c.State != place.Moved && c.State != place.Incoming:
-		return fmt.Errorf("schema %s is there and holds a database that is in use or was never moved: drop it if it is not needed", m.schema)
+	if err != nil || c.State == place.Incoming && c.Number == m.number && c.Address == m.from {
+		return err // without one it was made before
 	}
-	if c.State == "" {
-		if err := m.mustBeFree(ctx, m.schema); err != nil {
-			return err
-		}
+	fault, err := m.inTheWay(ctx, c.State)
+	if err == nil && fault != "" {
+		err = errors.New(fault)
+	}
+	if err != nil {
+		return err
 	}
 	made := fmt.Sprintf("perceptor_making_%02d", m.Database)
 	if err := m.new.command(ctx, sql.CommandDropCopy, made); err != nil {
@@ -118,16 +115,24 @@ func (m *Mover) makeCopy(ctx context.Context) error {
 	return s.command(ctx, sql.CommandTakeName, made, m.schema)
 }
 
-func (m *Mover) mustBeFree(ctx context.Context, schema string) error {
+// inTheWay says what the schema of the database at the target has that must not be dropped: nothing if it is not there or empty, if
+// it says where the database is, or if it is a copy that was never opened.
+func (m *Mover) inTheWay(ctx context.Context, state string) (fault string, err error) {
+	switch state {
+	case place.Moved, place.Incoming:
+		return "", nil
+	case place.Open:
+		return fmt.Sprintf("schema %s is at %s and holds a database that is in use or was never moved: drop it if it is not needed", m.schema, m.to), nil
+	}
 	var there bool
 	var tables int32
-	if err := m.new.row(ctx, sql.Copies, []any{schema}, &there, &tables); err != nil {
-		return err
+	if err := m.new.row(ctx, sql.Copies, []any{m.schema}, &there, &tables); err != nil {
+		return "", err
 	}
 	if there && tables > 0 {
-		return fmt.Errorf("schema %s is there and has %d tables: drop it if it is not needed", schema, tables)
+		fault = fmt.Sprintf("schema %s is at %s and has %d tables: drop it if it is not needed", m.schema, m.to, tables)
 	}
-	return nil
+	return fault, nil
 }
 
 // fitTables makes the tables of a new schema those of the old place.
@@ -157,7 +162,7 @@ func (m *Mover) fitTables(ctx context.Context, s *session, schema string) error 
 		}
 	}
 	if len(missing) > 0 {
-		return &Refused{Faults: []string{fmt.Sprintf("tables that the migrations do not make, at %s: %s", m.from, strings.Join(missing, ", "))}}
+		return fmt.Errorf("tables that the migrations do not make, at %s: %s", m.from, strings.Join(missing, ", "))
 	}
 	grants, err := m.old.text(ctx, sql.CommandGrants, schema)
 	if err != nil || grants == "" {

@@ -689,6 +689,29 @@ func TestWhatIsMissingIsRefusedByName(t *testing.T) {
 	}
 }
 
+// TestASchemaInTheWayIsRefusedBeforeTheMoveIsAnnounced: it may be that of another installation.
+func TestASchemaInTheWayIsRefusedBeforeTheMoveIsAnnounced(t *testing.T) {
+	t.Parallel()
+	from, used, other := storetest.DSN(t), storetest.DSN(t), testenv.Database(t)
+	cluster := storetest.OpenDSN(t, from)
+	conn, err := pgx.Connect(t.Context(), other)
+	if err == nil {
+		_, err = conn.Exec(t.Context(), `CREATE SCHEMA perceptor_03; CREATE TABLE perceptor_03.something ()`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background()) //nolint:errcheck // the test has ended
+	for to, want := range map[string]string{used: "holds a database that is in use", other: "has 1 tables"} {
+		if text := refusal(t, move.Config{Cluster: cluster, Database: database, Target: to}); !strings.Contains(text, want) {
+			t.Errorf("%q is not in %q", want, text)
+		}
+		if _, _, target, err := move.Under(t.Context(), cluster, database); err != nil || target != "" {
+			t.Errorf("the move to %q is announced, %v", target, err)
+		}
+	}
+}
+
 // TestTheAdministratorOfAManagedServiceMayMove: it has neither attribute, but is in roles of the
 // service that give these rights. The role of the programs is told to leave it to the owner.
 func TestTheAdministratorOfAManagedServiceMayMove(t *testing.T) {
