@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/perceptor/perceptor/migrations"
 	"github.com/perceptor/perceptor/store/move/sql"
@@ -77,6 +78,9 @@ func (m *Mover) check(ctx context.Context, resumed bool) error {
 	if err := m.checkLogin(ctx); err != nil {
 		r.add("login: programs cannot connect to %s: list this server in postgres.servers of all programs, with databases: [], or make their user there: %v", m.to, err)
 	}
+	if err := m.checkClocks(ctx, r); err != nil {
+		return err
+	}
 	if err := m.checkVersion(ctx, r); err != nil {
 		return err
 	}
@@ -87,6 +91,33 @@ func (m *Mover) check(ctx context.Context, resumed bool) error {
 		return r
 	}
 	return nil
+}
+
+// clockTolerance is how much the clocks of two servers may differ: about as late as runs may be.
+const clockTolerance = time.Second
+
+// checkClocks compares the clocks of the servers: after the switch it is the new one that says what is due.
+func (m *Mover) checkClocks(ctx context.Context, r *Refused) error {
+	var old, next int64
+	began := time.Now()
+	if err := m.old.row(ctx, sql.Clock, nil, &old); err != nil {
+		return fmt.Errorf("read the clock of %s: %w", m.from, err)
+	}
+	if err := m.new.row(ctx, sql.Clock, nil, &next); err != nil {
+		return fmt.Errorf("read the clock of %s: %w", m.to, err)
+	}
+	r.clocks(m, time.Duration(next-old)*time.Millisecond, time.Since(began))
+	return nil
+}
+
+// clocks checks the clocks of both places, of which the new one was read after the old one, at most between later.
+func (r *Refused) clocks(m *Mover, ahead, between time.Duration) {
+	switch {
+	case ahead-between > clockTolerance:
+		r.add("clock: that of %s is about %s ahead of that of %s, so tasks would fire too early: set the clocks", m.to, ahead-between, m.from)
+	case -ahead > clockTolerance:
+		r.add("clock: that of %s is about %s behind that of %s, so tasks would fire too late: set the clocks", m.to, -ahead, m.from)
+	}
 }
 
 func databaseOf(a place.Address) string { return string(a[len(a.Server()):]) }

@@ -17,6 +17,8 @@ func (m *Mover) open(ctx context.Context, config *pgx.ConnConfig, schema string)
 	config = config.Copy()
 	config.RuntimeParams["search_path"], config.RuntimeParams["application_name"] = schema, "perceptorctl move"
 	config.RuntimeParams["timezone"] = "UTC"
+	// The server ends the session of a machine that is gone, which holds a lock and perhaps a snapshot.
+	config.RuntimeParams["tcp_keepalives_idle"], config.RuntimeParams["tcp_keepalives_interval"], config.RuntimeParams["tcp_keepalives_count"] = "30", "10", "3"
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, config)

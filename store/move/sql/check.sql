@@ -12,6 +12,9 @@ SELECT (SELECT system_identifier FROM pg_control_system()), current_setting('ser
          - (SELECT count(*) FROM pg_replication_origin)::int4,
        (SELECT count(*) FROM pg_prepared_xacts)::int4;
 
+-- name: Clock()
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8;
+
 -- name: Rights()
 -- Whether the role may create schemas and publications in this PostgreSQL database, is a
 -- superuser, may replicate, may subscribe, and owns the tables of the schema. Managed services

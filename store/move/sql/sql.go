@@ -16,6 +16,7 @@ var set = statement.MustLoad(files, nil)
 // Of check.sql.
 var (
 	Server  = set.Get("Server")
+	Clock   = set.Get("Clock")
 	Rights  = set.Get("Rights")
 	Used    = set.Get("Used")
 	Copies  = set.Get("Copies")
