@@ -13,7 +13,8 @@
 //
 // Every session sets its own limits: statement_timeout, lock_timeout, and
 // idle_in_transaction_session_timeout, so that a process that stops in the
-// middle of a transaction does not block others for long. Plans are generic.
+// middle of a transaction does not block others for long. An answered call is on disk: a
+// synchronous_commit that is off is turned on. Plans are generic.
 // Sequential and bitmap scans, hash and merge joins, materialize and memoize
 // nodes are off, because statements here touch few rows by key. With them, wrong
 // estimates of the planner for arrays made statements up to ten times as
@@ -337,6 +338,10 @@ func settings(cfg *Config, d int) (names, values []string) {
 	set("max_parallel_workers_per_gather", "0")
 	set("jit", "off")
 	set("timezone", "UTC")
+	// What a server, a database or a role may have otherwise, for other programs. Statements here have
+	// backslashes that stand for themselves, and a session is idle until its pool closes it.
+	set("standard_conforming_strings", "on")
+	set("idle_session_timeout", "0")
 	if cfg.ReadOnly {
 		set("default_transaction_read_only", "on")
 	}

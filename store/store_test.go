@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,54 @@ func TestMigratingTwiceAtOnceAppliesEachVersionOnce(t *testing.T) {
 	}
 	if versions, err := c.Check(t.Context()); err != nil || versions[3] != migrations.Latest() {
 		t.Fatal(versions, err)
+	}
+}
+
+// TestAnAnsweredCallSurvivesAServerThatCommitsAsynchronously: the server writes its log seldom, and is
+// killed right after the answer.
+func TestAnAnsweredCallSurvivesAServerThatCommitsAsynchronously(t *testing.T) {
+	server := testenv.NewPostgres(t, testenv.Setting("synchronous_commit", "off"), testenv.Setting("wal_writer_delay", "10s"))
+	c := storetest.OpenDSN(t, server.DSN())
+	if _, err := c.Pool(0).Exec(t.Context(), "CREATE TABLE public.answered (n int)"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Pool(0).Exec(t.Context(), "CHECKPOINT"); err != nil { // which writes the table, not what follows
+		t.Fatal(err)
+	}
+	if _, err := c.Pool(0).Exec(t.Context(), "INSERT INTO public.answered VALUES (1)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var rows int
+	if err := storetest.OpenDSN(t, server.DSN()).Pool(0).QueryRow(t.Context(), "SELECT count(*) FROM public.answered").Scan(&rows); err != nil || rows != 1 {
+		t.Fatalf("%d rows are left of one whose insert was answered, %v", rows, err)
+	}
+}
+
+func TestSessionsWorkWhateverTheDatabaseHasForOtherPrograms(t *testing.T) {
+	for _, c := range []struct{ name, set, want string }{
+		{"synchronous_commit", "off", "on"},
+		{"synchronous_commit", "local", "local"}, // waits for the disk
+		{"synchronous_commit", "remote_apply", "remote_apply"},
+		{"idle_session_timeout", "2000", "0"},
+		{"standard_conforming_strings", "off", "on"},
+	} {
+		t.Run(c.name+" "+c.set, func(t *testing.T) {
+			dsn := testenv.Database(t)
+			if _, err := storetest.OpenDSN(t, dsn).Pool(0).Exec(t.Context(),
+				fmt.Sprintf("DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I SET %s = %s', current_database()); END $$", c.name, c.set)); err != nil {
+				t.Fatal(err)
+			}
+			var got string
+			if err := storetest.OpenDSN(t, dsn).Pool(0).QueryRow(t.Context(), "SELECT current_setting($1)", c.name).Scan(&got); err != nil || got != c.want {
+				t.Fatalf("the session has %s, %v, want %s", got, err, c.want)
+			}
+		})
 	}
 }
 
