@@ -104,8 +104,8 @@ var examples = []example{
 	},
 	{
 		alert: "PerceptorDatabaseChangedItsServer",
-		quiet: []series{{`perceptor_database_adoptions_total{database="3"}`, "4x100"}},
-		loud:  []series{{`perceptor_database_adoptions_total{database="3"}`, "4 4 4 5x100"}}, at: 6 * time.Minute,
+		quiet: []series{{`perceptor_database_adoptions_total{database="3"}`, "0x100"}},
+		loud:  []series{{`perceptor_database_adoptions_total{database="3"}`, "0 0 0 1x100"}}, at: 6 * time.Minute,
 	},
 	{
 		alert: "PerceptorTenantConflicts",
@@ -131,8 +131,8 @@ var examples = []example{
 	{alert: "PerceptorQuotaNearlyUsed", quiet: gauge(`perceptor_quota_use_ratio{quota="ADD_RATE"}`, "0.5"), loud: gauge(`perceptor_quota_use_ratio{quota="ADD_RATE"}`, "0.9")},
 	{
 		alert: "PerceptorAuditEventsLost",
-		quiet: []series{{`perceptor_audit_events_dropped_total{sink="table"}`, "3x100"}},
-		loud:  []series{{`perceptor_audit_events_dropped_total{sink="table"}`, "3 3 3 9x100"}}, at: 6 * time.Minute,
+		quiet: []series{{`perceptor_audit_events_dropped_total{sink="table"}`, "0x100"}},
+		loud:  []series{{`perceptor_audit_events_dropped_total{sink="table"}`, "0 0 0 6x100"}}, at: 6 * time.Minute,
 	},
 	{
 		alert: "PerceptorLoginsRefused",

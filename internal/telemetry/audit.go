@@ -11,6 +11,9 @@ func NewAudit(r prometheus.Registerer) *Audit {
 		recorded: counters("audit_events_total", "Audit events stored; sink is table or lines.", "sink"),
 		dropped:  counters("audit_events_dropped_total", "Audit events that are lost: the queue of their sink was full, or, with the sink limit, a tenant caused too many.", "sink"),
 	}
+	for _, sink := range []string{"table", "lines", "limit"} { // an alert watches the first increase, which needs a value before it
+		m.dropped.WithLabelValues(sink)
+	}
 	r.MustRegister(m.recorded, m.dropped)
 	return m
 }

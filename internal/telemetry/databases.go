@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/perceptor/perceptor/task"
 )
 
 // Databases counts what a process notices about its logical databases.
@@ -21,6 +23,9 @@ func NewDatabases(r prometheus.Registerer) *Databases {
 		c = known.ExistingCollector.(*prometheus.CounterVec)
 	} else if err != nil {
 		panic(err) // as MustRegister
+	}
+	for d := range task.Databases { // an alert watches the first increase, which needs a value before it
+		c.WithLabelValues(strconv.Itoa(d))
 	}
 	return &Databases{adoptions: c}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/perceptor/perceptor/task"
@@ -252,6 +253,27 @@ func TestWithoutATokenALoopbackAnswersOnlyToItsOwnNames(t *testing.T) {
 		}
 		if code, body := get("/readyz"); code != http.StatusServiceUnavailable || strings.Contains(body, "db-1") != c.served {
 			t.Errorf("%s asked as %q: /readyz: %d %q", c.address, c.host, code, body)
+		}
+	}
+}
+
+// TestWhatAnAlertWatchesTheFirstIncreaseOfIsThereFromTheStart: Prometheus sees no increase in a
+// series that begins with 1.
+func TestWhatAnAlertWatchesTheFirstIncreaseOfIsThereFromTheStart(t *testing.T) {
+	r := prometheus.NewPedanticRegistry()
+	NewDatabases(r)
+	NewAudit(r)
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	series := map[string]int{}
+	for _, m := range all {
+		series[m.GetName()] = len(m.GetMetric())
+	}
+	for name, want := range map[string]int{"perceptor_database_adoptions_total": task.Databases, "perceptor_audit_events_dropped_total": 3} {
+		if series[name] != want {
+			t.Errorf("%s has %d series before anything has happened, want %d", name, series[name], want)
 		}
 	}
 }
