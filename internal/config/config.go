@@ -65,9 +65,9 @@ type Postgres struct {
 	Servers           []Server      `key:"servers" doc:"1 to 16 servers, each with dsn (a connection string or URL) or dsn_file (a file with it, whose user and password may change while programs run), databases (numbers from 0 to 15) and storage (the size of its disk, such as 500GB, by which taskd knows whether an import fits and perceptorctl database move whether a database does; default: taskd asks the file system if the server is on its machine). If no server names databases, they are distributed evenly, in order. A database that was moved says itself where it is (perceptorctl database list). In the environment and in flags: a YAML list, or a single dsn."`
 	MaxConnections    int           `key:"max_connections" default:"4" doc:"The most connections of one process to one logical database; 1 to 100."`
 	ServerConnections int           `key:"server_connections" default:"0" doc:"The most connections of one process to one server, over its logical databases; 4 to 1600. 0: an equal share of what the server admits for each running process, and at most a sixth; see connections.md."`
-	StatementTimeout  time.Duration `key:"statement_timeout" default:"5s" doc:"Cancels a statement that takes longer."`
-	LockTimeout       time.Duration `key:"lock_timeout" default:"200ms" doc:"Cancels a statement that waits longer for a row lock."`
-	IdleInTransaction time.Duration `key:"idle_in_transaction_timeout" default:"2s" doc:"Ends a session that is idle in a transaction for longer."`
+	StatementTimeout  time.Duration `key:"statement_timeout" default:"5s" doc:"Cancels a statement that takes longer; 100ms to 24h."`
+	LockTimeout       time.Duration `key:"lock_timeout" default:"200ms" doc:"Cancels a statement that waits longer for a row lock; 10ms to 24h."`
+	IdleInTransaction time.Duration `key:"idle_in_transaction_timeout" default:"2s" doc:"Ends a session that is idle in a transaction for longer; 100ms to 24h."`
 }
 
 // Server is one PostgreSQL server.
@@ -120,12 +120,12 @@ func (f *Far) Within() time.Duration {
 type Kafka struct {
 	Brokers           []string      `key:"brokers" doc:"Addresses, host:port. One that answers is enough."`
 	AdvertisedBrokers []string      `key:"advertised_brokers" doc:"Addresses that listeners use. Default: those of brokers."`
-	TopicPrefix       string        `key:"topic_prefix" default:"perceptor." doc:"Prefix of the names of a tenant's topic and consumer group; the tenant's number and name follow."`
+	TopicPrefix       string        `key:"topic_prefix" default:"perceptor." doc:"Prefix of the names of a tenant's topic and consumer group; the tenant's number and name follow. Up to 100 letters, digits, '.', '_' and '-'."`
 	Partitions        int           `key:"partitions" default:"8" doc:"Partitions of a new topic. At most this many listeners share a tenant's runs. Fewer partitions cost the brokers less."`
 	ReplicationFactor int           `key:"replication_factor" default:"0" doc:"Replicas of a new topic. 0: the default of the brokers. With 3 or more, min.insync.replicas is set to 2."`
 	Retention         time.Duration `key:"retention" default:"72h" doc:"How long a new topic keeps records. It must be longer than every ack_timeout, because a run without a result is published again after its ack_timeout, or after an hour if that is longer; taskd refuses a task with another ack_timeout."`
 	Compression       string        `key:"compression" default:"none" doc:"none, lz4, zstd, snappy or gzip."`
-	Timeout           time.Duration `key:"timeout" default:"10s" doc:"How long a broker may wait for its replicas."`
+	Timeout           time.Duration `key:"timeout" default:"10s" doc:"How long a broker may wait for its replicas; 100ms to 1h."`
 	TLS               KafkaTLS      `key:"tls" doc:"TLS for connections to the brokers."`
 	SASL              KafkaSASL     `key:"sasl" doc:"The login of taskd and dispatchers to the brokers."`
 	Users             KafkaUsers    `key:"users" doc:"The logins of tenants to the brokers. Give taskd and dispatchers the same values."`

@@ -184,12 +184,12 @@ func TestBrokenRulesAreNamedWithKeyAndValue(t *testing.T) {
 	l, err := load(t, `
 start_timeout: -1s
 log: {level: loud, format: xml}
-postgres: {servers: [{databases: [16]}], max_connections: 0}
+postgres: {servers: [{databases: [16]}], max_connections: 0, statement_timeout: 1000h, lock_timeout: 1ms, idle_in_transaction_timeout: 25d}
 tasks: {catch_up_interval: 0s, dead_retention: 30m}
-kafka: {brokers: [nowhere], partitions: 0, compression: rar, sasl: {username: me}, tls: {ca_file: x}, signing_secret: short, users: {mode: all, fetch_rate: 1}}
+kafka: {brokers: [nowhere], topic_prefix: "a b/", timeout: 1000h, partitions: 0, compression: rar, sasl: {username: me}, tls: {ca_file: x}, signing_secret: short, users: {mode: all, fetch_rate: 1}}
 zookeeper: {root: perceptor, session_timeout: 10ms, password: p}
 taskd: {grpc_addr: "", http_addr: "here", min_interval: 1ms, tls: {key_file: k}, console: {url: "perceptor/x", login: {client_id: c, token: refresh}}}
-dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, hint_advertise: ":1"}
+dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, peek_every: 2ms, max_sleep: 1ms, hint_advertise: ":1"}
 `, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +204,10 @@ dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, hint_advertise: ":1
 		"kafka.signing_secret: has fewer than 16 bytes", `kafka.users.mode: "all" is not one of none, managed, manual`, "kafka.users.fetch_rate: 1 is not between",
 		"kafka.tls.enabled: false", `zookeeper.root: "perceptor"`, "zookeeper.session_timeout: 10ms is below 1s",
 		"zookeeper.user: is missing", "taskd.grpc_addr: is empty", `taskd.http_addr: "here"`, "taskd.min_interval: 1ms is below 10ms",
-		"taskd.tls.cert_file: is missing", "dispatcher.claim_share: 0", "dispatcher.claim_ahead: 3s is not between 0s and 2s", "dispatcher.max_tick: 1ms is below 5ms",
+		"taskd.tls.cert_file: is missing", "dispatcher.claim_share: 0", "dispatcher.claim_ahead: 3s is not between 0s and 2s", "dispatcher.max_tick: 1ms is below dispatcher.min_tick, which is 5ms",
+		"dispatcher.peek_every: 2ms is below dispatcher.min_tick, which is 5ms", "dispatcher.max_sleep: 1ms is below dispatcher.peek_every, which is 2ms",
+		"postgres.statement_timeout: 1000h0m0s is not between 100ms and 24h0m0s", "postgres.lock_timeout: 1ms is not between", "postgres.idle_in_transaction_timeout: 600h0m0s is not between",
+		`kafka.topic_prefix: "a b/" is not made of up to 100 letters`, "kafka.timeout: 1000h0m0s is not between 100ms and 1h0m0s",
 		`dispatcher.hint_advertise: ":1" is not host:port`, `taskd.console.url: "perceptor/x" is not an address`,
 		`taskd.console.login.token: "refresh" is neither id nor access`, "taskd.oidc.issuer: is missing: taskd.console.login.client_id is given",
 	} {

@@ -57,6 +57,11 @@ func (c *Config) Validate(needs Need) error {
 	return errors.Join(v.faults...)
 }
 
+const day = 24 * time.Hour
+
+// topicCharacters are those that Kafka allows in the name of a topic.
+const topicCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+
 // ErrNoServers says that a program that needs PostgreSQL was given no server.
 var ErrNoServers = errors.New("postgres.servers: is missing: 1 to 16 servers are needed")
 
@@ -75,9 +80,10 @@ func (c *Postgres) validate(v *validator, needed bool) {
 	if c.ServerConnections != 0 {
 		v.between("postgres.server_connections", c.ServerConnections, 4, 1600)
 	}
-	v.atLeast("postgres.statement_timeout", c.StatementTimeout, 100*time.Millisecond)
-	v.atLeast("postgres.lock_timeout", c.LockTimeout, 10*time.Millisecond)
-	v.atLeast("postgres.idle_in_transaction_timeout", c.IdleInTransaction, 100*time.Millisecond)
+	// PostgreSQL counts milliseconds with 31 bits, which is a little more than 24 days.
+	v.within("postgres.statement_timeout", c.StatementTimeout, 100*time.Millisecond, day)
+	v.within("postgres.lock_timeout", c.LockTimeout, 10*time.Millisecond, day)
+	v.within("postgres.idle_in_transaction_timeout", c.IdleInTransaction, 100*time.Millisecond, day)
 }
 
 func (c *Tasks) validate(v *validator) {
@@ -111,10 +117,12 @@ func (c *Kafka) validate(v *validator, needed bool) {
 	v.check(!needed || len(c.Brokers) > 0, "kafka.brokers: is missing: at least one host:port is needed")
 	v.addresses("kafka.brokers", c.Brokers)
 	v.addresses("kafka.advertised_brokers", c.AdvertisedBrokers)
+	v.check(len(c.TopicPrefix) <= 100 && strings.Trim(c.TopicPrefix, topicCharacters) == "",
+		"kafka.topic_prefix: %q is not made of up to 100 letters, digits, '.', '_' and '-'", c.TopicPrefix)
 	v.between("kafka.partitions", c.Partitions, 1, 10_000)
 	v.between("kafka.replication_factor", c.ReplicationFactor, 0, 32)
 	v.atLeast("kafka.retention", c.Retention, 2*time.Hour) // a silent run is published again after an hour at most
-	v.atLeast("kafka.timeout", c.Timeout, 100*time.Millisecond)
+	v.within("kafka.timeout", c.Timeout, 100*time.Millisecond, time.Hour)
 	v.oneOf("kafka.compression", c.Compression, "none", "lz4", "zstd", "snappy", "gzip")
 	v.pair("kafka.tls.cert_file", c.TLS.CertFile, "kafka.tls.key_file", c.TLS.KeyFile)
 	c.SASL.validate(v, c.TLS.Enabled)
@@ -222,9 +230,9 @@ func (c *Dispatcher) validate(v *validator) {
 	v.atLeast("dispatcher.grace", c.Grace, 0)
 	v.within("dispatcher.publish_ahead", c.PublishAhead, 0, 500*time.Millisecond)
 	v.atLeast("dispatcher.min_tick", c.MinTick, time.Millisecond)
-	v.atLeast("dispatcher.max_tick", c.MaxTick, c.MinTick)
-	v.atLeast("dispatcher.peek_every", c.PeekEvery, c.MinTick)
-	v.atLeast("dispatcher.max_sleep", c.MaxSleep, c.PeekEvery)
+	v.notBelow("dispatcher.max_tick", c.MaxTick, "dispatcher.min_tick", c.MinTick)
+	v.notBelow("dispatcher.peek_every", c.PeekEvery, "dispatcher.min_tick", c.MinTick)
+	v.notBelow("dispatcher.max_sleep", c.MaxSleep, "dispatcher.peek_every", c.PeekEvery)
 	v.atLeast("dispatcher.publish_timeout", c.PublishTimeout, 100*time.Millisecond)
 	v.between("dispatcher.max_rows", c.MaxRows, 1, 100_000)
 	v.between("dispatcher.claim_concurrency", c.ClaimConcurrency, 1, 16)
@@ -248,6 +256,11 @@ func (v *validator) between(key string, n, low, high int) {
 
 func (v *validator) atLeast(key string, d, low time.Duration) {
 	v.check(d >= low, "%s: %s is below %s", key, d, low)
+}
+
+// notBelow compares the value of a key with that of another one.
+func (v *validator) notBelow(key string, d time.Duration, than string, low time.Duration) {
+	v.check(d >= low, "%s: %s is below %s, which is %s", key, d, than, low)
 }
 
 func (v *validator) within(key string, d, low, high time.Duration) {
