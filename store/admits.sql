@@ -8,4 +8,6 @@ SELECT current_setting('max_connections')::int4,
        current_setting('max_locks_per_transaction')::int4,
        current_setting('max_prepared_transactions')::int4,
        (SELECT count(*) FROM pg_stat_activity
-         WHERE usename IS NOT NULL AND usename <> current_user AND coalesce(backend_type, 'client backend') = 'client backend')::int4
+         WHERE usename IS NOT NULL AND usename <> current_user AND coalesce(backend_type, 'client backend') = 'client backend')::int4,
+       current_setting('default_transaction_read_only')::bool,
+       current_setting('fsync')::bool AND current_setting('full_page_writes')::bool

@@ -60,7 +60,7 @@ func settle(ctx context.Context, conn *pgx.Conn, names, values []string) error {
 	return nil
 }
 
-// An Admission says how many connections a server admits, and who has them.
+// An Admission says how many connections a server admits, who has them, and what they may rely on.
 type Admission struct {
 	// Server is host and port.
 	Server string
@@ -72,6 +72,9 @@ type Admission struct {
 	Locks, Prepared int
 	// Others counts the sessions of other roles.
 	Others int
+	// ReadOnly says that transactions of new sessions read only; Durable, that what is committed
+	// survives a crash of the machine.
+	ReadOnly, Durable bool
 	// Sessions counts the sessions of this role by the name of the program and process.
 	Sessions map[string]int
 }
@@ -113,7 +116,7 @@ func (c *Cluster) Admission(ctx context.Context, d int) (*Admission, error) {
 	defer cancel()
 	server := c.ServerAddress(d)
 	a := &Admission{Server: server, Sessions: map[string]int{}}
-	err := c.pools[d].QueryRow(ctx, admitsSQL).Scan(&a.Max, &a.Reserved, &a.RoleLimit, &a.DatabaseLimit, &a.Locks, &a.Prepared, &a.Others)
+	err := c.pools[d].QueryRow(ctx, admitsSQL).Scan(&a.Max, &a.Reserved, &a.RoleLimit, &a.DatabaseLimit, &a.Locks, &a.Prepared, &a.Others, &a.ReadOnly, &a.Durable)
 	if err != nil {
 		return nil, fmt.Errorf("read what %s admits: %w", server, err)
 	}

@@ -82,6 +82,7 @@ func (e *examination) admission(a *store.Admission, databases int, home bool) {
 	}
 	e.findings = append(e.findings, f)
 	e.locks(a, max(most, each))
+	e.writes(a)
 }
 
 // taken says what else limits what a server admits.
@@ -108,6 +109,19 @@ func (e *examination) locks(a *store.Admission, sessions int) {
 		f.State, f.Cure = Warning, fmt.Sprintf("set max_locks_per_transaction to %d and restart the server", wantedLocks)
 	}
 	e.findings = append(e.findings, f)
+}
+
+// writes says whether the programs can write to a server, and rely on what they have written. The server
+// of a development installation may be without fsync on purpose.
+func (e *examination) writes(a *store.Admission) {
+	if a.ReadOnly {
+		e.add(Failed, "writes", "%s is read-only: default_transaction_read_only is on for the server, the database or the role", a.Server)
+		e.cure("set it to off; some services turn it on while the disk is full")
+	}
+	if !a.Durable && !e.single {
+		e.add(Warning, "writes", "%s has fsync or full_page_writes off: a crash of its machine may lose acknowledged calls, or all data", a.Server)
+		e.cure("set both to on")
+	}
 }
 
 // sessions says what is between the programs and the servers. It returns false if that shares

@@ -133,6 +133,21 @@ func TestDoctorComparesWhatProgramsMayOpenWithWhatTheServerAdmits(t *testing.T) 
 	}
 }
 
+func TestDoctorSaysThatAServerIsReadOnlyOrMayForget(t *testing.T) {
+	t.Parallel()
+	dsn := storetest.DSN(t) // of a server for tests, which is without fsync
+	if f := found(t, Examine(t.Context(), configured(t, dsn)), "writes"); f.State != Warning || !strings.Contains(f.What, "fsync") || f.Cure == "" {
+		t.Errorf("without fsync doctor says %+v", f)
+	}
+	if _, err := storetest.OpenDSN(t, dsn).Pool(0).Exec(t.Context(),
+		`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`); err != nil {
+		t.Fatal(err)
+	}
+	if f := found(t, Examine(t.Context(), configured(t, dsn)), "writes"); f.State != Failed || !strings.Contains(f.What, "is read-only") || f.Cure == "" {
+		t.Errorf("on a server that is read-only doctor says %+v", f)
+	}
+}
+
 func TestDoctorExaminesWhatIsConfigured(t *testing.T) {
 	c := configured(t, "")
 	c.Postgres.Servers, c.Kafka.Brokers = nil, nil

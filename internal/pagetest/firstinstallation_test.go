@@ -41,7 +41,7 @@ func newSite(t *testing.T) *site {
 	s := &site{
 		t: t, dir: filepath.Join(t.TempDir(), "perceptor"), kafka: testenv.NewSecureKafka(t),
 		// What a server has from its package, apart from the one setting that the page asks for.
-		postgres: testenv.NewPostgres(t, testenv.SecurePostgres(ca, ca.Issue(t, testenv.Server)),
+		postgres: testenv.NewPostgres(t, testenv.SecurePostgres(ca, ca.Issue(t, testenv.Server)), testenv.Setting("fsync", "on"),
 			testenv.Setting("max_connections", "100"), testenv.Setting("max_locks_per_transaction", "256")),
 	}
 	api := freeAddress(t)
