@@ -161,12 +161,27 @@ func (s *Strategy) clone() *Strategy {
 }
 
 // named reports whether a name in a strategy matches this member.
-func (s *registration) named(who string) bool {
-	if who == s.id || who == s.info.Name || who == s.info.Host || who == s.info.Address {
+func (s *registration) named(who string) bool { return s.info.named(s.id, who) }
+
+func (i *MemberInfo) named(id, who string) bool {
+	if who == id || who == i.Name || who == i.Host || who == i.Address {
 		return true
 	}
-	host, _, err := net.SplitHostPort(s.info.Address)
+	host, _, err := net.SplitHostPort(i.Address)
 	return err == nil && who == host
+}
+
+// Strangers returns the names in the strategy that match none of these members: they may be misspelt. Items that
+// are pinned to them alone have no owner, and if all of Hosts are such, no item has one.
+func (s *Strategy) Strangers(members []MemberState) []string {
+	var out []string
+	for _, who := range slices.Concat(s.Hosts, s.Drained, slices.Sorted(maps.Values(s.Pins))) {
+		known := func(m MemberState) bool { return m.Info.named(m.ID, who) }
+		if who != allHosts && !slices.Contains(out, who) && !slices.ContainsFunc(members, known) {
+			out = append(out, who)
+		}
+	}
+	return out
 }
 
 // allowed reports whether the member may have items.

@@ -25,6 +25,10 @@ import (
 	"github.com/perceptor/perceptor/task"
 )
 
+// whoAndItems explains the arguments of the commands.
+const whoAndItems = "WHO selects members by name, id, host or address (with or without port). Names outlast a restart, ids do not.\n" +
+	"ITEMS are numbers such as 0-31,512: 0 to 511 are shards, 512 plus a database's number are its chores."
+
 func (c *ctl) assignCommand() *cobra.Command {
 	cmd := group("assign", "Show and change which dispatcher owns which shards",
 		c.assignMembers(), c.assignItems(), c.assignRebalances(), c.assignEnvironments(), c.assignStrategy(),
@@ -45,9 +49,7 @@ func (c *ctl) assignCommand() *cobra.Command {
 		c.assignPause(), c.assignResume(),
 		c.assignLimit(), c.assignReset(), c.assignMove(),
 	)
-	cmd.Long = "Show and change which dispatcher owns which shards. With a configuration that names the servers the\ncommands work in Postgres or ZooKeeper directly and need no API; without one they ask the API, with an admin token.\nenvironments and move always need the configuration.\n\n" +
-		"WHO selects members by name, id, host or address (with or without port). Names outlast a restart, ids do not.\n" +
-		"ITEMS are numbers such as 0-31,512: 0 to 511 are shards, 512 plus a database's number are its chores."
+	cmd.Long = "Show and change which dispatcher owns which shards. With a configuration that names the servers the\ncommands work in Postgres or ZooKeeper directly and need no API; without one they ask the API, with an admin token.\nenvironments and move always need the configuration.\n\n" + whoAndItems
 	cmd.Example = "  perceptorctl assign drain db-host-1\n  perceptorctl assign pin 10.0.0.7 0-31\n  perceptorctl assign pause 96-127,515"
 	return cmd
 }
@@ -83,7 +85,7 @@ func withItems(args []string, f func(ids []int)) error {
 	if len(args) == 0 {
 		return nil
 	}
-	ids, err := assign.ParseItems(args[0])
+	ids, err := app.ParseItems(args[0])
 	if err != nil {
 		return cli.Usagef("ITEMS: %w", err)
 	}
@@ -286,7 +288,7 @@ func (c *ctl) assignEdit(use, short string, least int, change func(*assign.Strat
 	case strings.HasSuffix(use, "..."):
 		args = cobra.MinimumNArgs(least)
 	}
-	cmd := &cobra.Command{Use: use, Short: short, Args: args}
+	cmd := &cobra.Command{Use: use, Short: short, Long: short + ".\n\n" + whoAndItems, Args: args}
 	return c.changed(cmd, func(s *assign.Strategy) error { return change(s, cmd.Flags().Args()) }, func() *perceptorv1.UpdateStrategyRequest {
 		r := &perceptorv1.UpdateStrategyRequest{}
 		ask(r, cmd.Flags().Args())
@@ -304,7 +306,18 @@ func editStrategy(ctx context.Context, cmd *cobra.Command, conf *config.Config, 
 	if err != nil {
 		return err
 	}
+	if o, err := a.Overview(ctx); err == nil {
+		hintAtStrangers(cmd, &s, o.Members)
+	}
 	return writeJSON(cmd.OutOrStdout(), json.RawMessage(s.JSON()))
+}
+
+// hintAtStrangers tells of names in the strategy that no dispatcher has. They are no error, since one may come.
+func hintAtStrangers(cmd *cobra.Command, s *assign.Strategy, members []assign.MemberState) {
+	if who := s.Strangers(members); len(who) > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "hint: no dispatcher that runs now has this name, id, host or address: %s; "+
+			"perceptorctl assign members lists them, and assign items shows what has no owner\n", strings.Join(who, ", "))
+	}
 }
 
 func (c *ctl) assignLimit() *cobra.Command {

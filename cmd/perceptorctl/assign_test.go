@@ -108,10 +108,19 @@ func operate(t *testing.T, ctl func(want int, args ...string) string, join func(
 		t.Errorf("items with paused ones: %s", out)
 	}
 	ctl(0, "assign", "resume", "1-2")
-	ctl(0, "assign", "pin", "h9", "5")
+	if out := ctl(0, "assign", "pin", "h9", "5"); !strings.Contains(out, "hint: no dispatcher that runs now has this name, id, host or address: h9;") {
+		t.Errorf("a pin to nobody: %s", out)
+	}
 	holds("0-4")
+	for _, edit := range []string{"pin h1 528", "pause 512-600", "resume 528", "unpin 9000"} {
+		if out := ctl(cli.Usage, append([]string{"assign"}, strings.Fields(edit)...)...); !strings.Contains(out, "must be 0 to 527") {
+			t.Errorf("%s, of items that do not exist: %s", edit, out)
+		}
+	}
 	ctl(0, "assign", "unpin", "5")
-	ctl(0, "assign", "limit", "--max-items", "2", "--hosts", "10.0.0.1")
+	if out := ctl(0, "assign", "limit", "--max-items", "2", "--hosts", "10.0.0.1"); strings.Contains(out, "hint:") {
+		t.Errorf("a limit to a host that is there: %s", out)
+	}
 	holds("0-1")
 	ctl(0, "assign", "drain", "d1")
 	if out := holds(""); !strings.Contains(out, "barred") {

@@ -99,11 +99,16 @@ func (c *ctl) changed(cmd *cobra.Command, change func(*assign.Strategy) error, a
 		if err := change(&assign.Strategy{}); err != nil {
 			return err
 		}
-		updated, err := perceptorv1.NewAssignmentServiceClient(conn).UpdateStrategy(ctx, ask())
+		service := perceptorv1.NewAssignmentServiceClient(conn)
+		updated, err := service.UpdateStrategy(ctx, ask())
 		if err != nil {
 			return err
 		}
 		s := strategyOf(updated)
+		if a, err := service.GetAssignment(ctx, &perceptorv1.GetAssignmentRequest{}); err == nil {
+			o, _ := overviewOf(a)
+			hintAtStrangers(cmd, &s, o.Members)
+		}
 		return writeJSON(cmd.OutOrStdout(), json.RawMessage(s.JSON()))
 	}, "assignment", "leases", "zookeeper", "postgres")
 }

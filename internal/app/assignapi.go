@@ -144,7 +144,7 @@ func (a *assignment) UpdateStrategy(ctx context.Context, r *perceptorv1.UpdateSt
 // strategyChange reads a request. The returned change may be called more than once.
 func strategyChange(r *perceptorv1.UpdateStrategyRequest) (change func(*assign.Strategy), faults []task.Fault) {
 	read := func(field, text string) []int {
-		ids, err := assign.ParseItems(text)
+		ids, err := ParseItems(text)
 		if err != nil {
 			faults = append(faults, task.Fault{Field: field, Message: err.Error()})
 		}

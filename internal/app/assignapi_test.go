@@ -92,8 +92,10 @@ func showAndChange(t *testing.T, conf *config.Config, cluster *store.Cluster, jo
 	if got = holds("3"); got.Items[0].WithoutOwner != "paused" || got.Items[1].WithoutOwner != "pinned" {
 		t.Errorf("items %v", got.Items)
 	}
-	if _, err := a.UpdateStrategy(t.Context(), &perceptorv1.UpdateStrategyRequest{Unpin: "3-1"}); task.CodeOf(err) != task.InvalidArgument {
-		t.Errorf("a faulty range: %v", err)
+	for _, r := range []*perceptorv1.UpdateStrategyRequest{{Unpin: "3-1"}, {PauseItems: "528"}, {Pin: map[string]string{"d1": "0-600"}}} {
+		if _, err := a.UpdateStrategy(t.Context(), r); task.CodeOf(err) != task.InvalidArgument {
+			t.Errorf("a faulty range, %v: %v", r, err)
+		}
 	}
 	if _, err := a.UpdateStrategy(t.Context(), &perceptorv1.UpdateStrategyRequest{Reset_: true, Drain: []string{"d1"}}); err != nil {
 		t.Error(err)

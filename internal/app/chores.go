@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -95,6 +96,15 @@ func items() []assign.Item {
 		all = append(all, assign.Item{ID: int(task.ChoresShard(db)), Group: db})
 	}
 	return all
+}
+
+// ParseItems reads items, such as 0-31,512, and refuses those that do not exist.
+func ParseItems(text string) ([]int, error) {
+	ids, err := assign.ParseItems(text)
+	if last := task.Shards + task.Databases - 1; err == nil && len(ids) > 0 && ids[len(ids)-1] > last {
+		return nil, fmt.Errorf("%d: must be 0 to %d", ids[len(ids)-1], last)
+	}
+	return ids, err
 }
 
 // worker acquires and releases the items of one database: shards through the
