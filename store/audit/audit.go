@@ -64,17 +64,20 @@ func (s *Store) Append(ctx context.Context, events []task.AuditEvent) error {
 
 // appendFrom stores rows in the first database that answers, from database d on.
 func (s *Store) appendFrom(ctx context.Context, d int, columns []any) error {
-	var errs []error
+	var first error // which says enough: the others are mostly of the same server
 	for i := range task.Databases {
 		err := s.appendTo(ctx, (d+i)%task.Databases, columns)
 		if err == nil {
 			return nil
 		}
-		if errs = append(errs, err); ctx.Err() != nil {
+		if first == nil {
+			first = err
+		}
+		if ctx.Err() != nil {
 			break
 		}
 	}
-	return fmt.Errorf("store audit events: %w", errors.Join(errs...))
+	return fmt.Errorf("store audit events in any database: %w", first)
 }
 
 func (s *Store) appendTo(ctx context.Context, d int, columns []any) error {

@@ -139,6 +139,14 @@ func (s *Store) counts(t *testing.T, c *store.Cluster) map[int32]int64 {
 	return counts
 }
 
+func TestAnEventThatNoDatabaseStoresFailsWithOneError(t *testing.T) {
+	t.Parallel()
+	err := New(storetest.OpenDSN(t, "postgres://nobody@127.0.0.1:1/none?sslmode=disable")).Append(t.Context(), []task.AuditEvent{event(1, 1, 1)})
+	if err == nil || strings.Count(err.Error(), "failed to connect") != 1 {
+		t.Errorf("16 databases that do not answer are told as %v", err)
+	}
+}
+
 func TestOldEventsAndThoseOfGreedyTenantsArePurged(t *testing.T) {
 	t.Parallel()
 	s, c := store1(t)
