@@ -186,6 +186,8 @@ func (c *ctl) explain(err error) error {
 		case strings.Contains(e.Err.Error(), "looked like an HTTP/1.1 header"):
 			e.Err = fmt.Errorf("%s does not answer gRPC", c.address)
 			e.Hint = "is it the address of the HTTP API? set --address or PERCEPTOR_ADDRESS to that of the gRPC API (taskd.grpc_addr)"
+		case c.linkHint(e.Err.Error()) != "":
+			e.Hint = c.linkHint(e.Err.Error())
 		default:
 			e.Hint = fmt.Sprintf("is taskd running at %s? set --address or PERCEPTOR_ADDRESS", c.address)
 		}
@@ -200,6 +202,23 @@ func (c *ctl) explain(err error) error {
 		e.Hint = scopeHint
 	}
 	return e
+}
+
+// linkHint says what to do about a link on which somebody answers who does not agree about TLS, or "".
+func (c *ctl) linkHint(text string) string {
+	switch {
+	case strings.Contains(text, "first record does not look like a TLS handshake"):
+		return fmt.Sprintf("what answers at %s has no TLS: is that its address? without TLS leave out --tls, --tls-ca-file and --tls-cert-file", c.address)
+	case strings.Contains(text, "certificate is valid for"), strings.Contains(text, "certificate is not valid for"), strings.Contains(text, "cannot validate certificate for"):
+		return "set --address to a name that the certificate of taskd has"
+	case strings.Contains(text, "signed by unknown authority"):
+		return "set --tls-ca-file to the certificate that signs that of taskd"
+	case strings.Contains(text, "certificate required"), strings.Contains(text, "bad certificate"):
+		return "taskd asks for a certificate: set --tls-cert-file and --tls-key-file"
+	case strings.Contains(text, "error reading server preface"):
+		return fmt.Sprintf("does taskd serve TLS at %s? set --tls or --tls-ca-file; or is it another program?", c.address)
+	}
+	return ""
 }
 
 // textOf is the message of a status with the fields that it is about.

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"crypto/tls"
+	"net"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/testenv"
+)
+
+// TestALinkWhoseEndsDisagreeAboutTLSIsExplained: somebody listens, so "is taskd running?" would mislead.
+func TestALinkWhoseEndsDisagreeAboutTLSIsExplained(t *testing.T) {
+	ca, other := testenv.NewCA(t), testenv.NewCA(t)
+	files := ca.Issue(t, testenv.Server)
+	cert, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := func(opts ...grpc.ServerOption) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := grpc.NewServer(opts...)
+		go s.Serve(l) //nolint:errcheck // it ends with Stop
+		t.Cleanup(s.Stop)
+		return l.Addr().String()
+	}
+	elsewhere := ca.Issue(t, testenv.Server, testenv.Host("taskd-1.example.com"))
+	named, err := tls.LoadX509KeyPair(elsewhere.CertFile, elsewhere.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure, open := serve(grpc.Creds(credentials.NewServerTLSFromCert(&cert))), serve()
+	t.Setenv("PERCEPTOR_TOKEN", "pct_1_x")
+	for _, c := range []struct{ name, address, flag, hint string }{
+		{"open to a server with TLS", secure, "--insecure", "set --tls or --tls-ca-file"},
+		{"TLS to a server without it", open, "--tls", "has no TLS"},
+		{"another name", serve(grpc.Creds(credentials.NewServerTLSFromCert(&named))), "--tls-ca-file=" + ca.File, "set --address to a name that the certificate of taskd has"},
+		{"another CA", secure, "--tls-ca-file=" + other.File, "set --tls-ca-file to the certificate that signs that of taskd"},
+	} {
+		out := ctlOver(t)(cli.Unavailable, "tenant", "list", "--address", c.address, c.flag)
+		if !strings.Contains(out, "hint: ") || !strings.Contains(out, c.hint) || strings.Contains(out, "is taskd running") {
+			t.Errorf("%s: %s", c.name, out)
+		}
+	}
+}
