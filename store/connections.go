@@ -21,6 +21,8 @@ var (
 	admitsSQL string
 	//go:embed sessions.sql
 	sessionsSQL string
+	//go:embed readonly.sql
+	readOnlySQL string
 )
 
 const (
@@ -56,6 +58,21 @@ func settle(ctx context.Context, conn *pgx.Conn, names, values []string) error {
 	defer cancel()
 	if _, err := conn.Exec(ctx, settingsSQL, pgx.QueryExecModeExec, names, values); err != nil {
 		return fmt.Errorf("set the parameters of the session: %w", err)
+	}
+	return nil
+}
+
+// ErrReadOnly is the error of a database whose sessions cannot write.
+var ErrReadOnly = errors.New("the server is read-only")
+
+// Writable asks database d whether its sessions can write. It fails with [ErrReadOnly] if they cannot.
+func (c *Cluster) Writable(ctx context.Context, d int) error {
+	var readOnly bool
+	if err := c.pools[d].QueryRow(ctx, readOnlySQL).Scan(&readOnly); err != nil {
+		return err
+	}
+	if readOnly {
+		return ErrReadOnly
 	}
 	return nil
 }

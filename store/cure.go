@@ -23,7 +23,7 @@ var cures = map[string]string{
 	"53200": "raise max_locks_per_transaction of the server to 256 and restart it",
 	"53100": "the disk of the server is full",
 	"57P03": "wait: the server starts, stops or recovers",
-	"25006": "the server is a standby or read only: connect to its primary",
+	"25006": "the server is a standby, or default_transaction_read_only is on: connect to its primary, or set it to off",
 	"08P01": "is a pooler between this program and PostgreSQL? It must keep sessions and allow the parameters of the dsn",
 }
 
@@ -39,6 +39,8 @@ func Cure(err error) string {
 		return ""
 	case errors.As(err, &state):
 		return cures[state.Code]
+	case errors.Is(err, ErrReadOnly):
+		return cures["25006"]
 	case errors.As(err, &unknown):
 		return "set sslrootcert in the dsn to the file of the CA that signs the server's certificate"
 	case errors.As(err, &host):

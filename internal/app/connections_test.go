@@ -16,6 +16,7 @@ import (
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/storetest"
+	"github.com/perceptor/perceptor/task"
 )
 
 // configured returns the defaults with one server.
@@ -145,6 +146,30 @@ func TestDoctorSaysThatAServerIsReadOnlyOrMayForget(t *testing.T) {
 	}
 	if f := found(t, Examine(t.Context(), configured(t, dsn)), "writes"); f.State != Failed || !strings.Contains(f.What, "is read-only") || f.Cure == "" {
 		t.Errorf("on a server that is read-only doctor says %+v", f)
+	}
+}
+
+func TestAProgramIsNotReadyWhileItCannotWrite(t *testing.T) {
+	t.Parallel()
+	dsn := storetest.DSN(t)
+	cluster := storetest.OpenDSN(t, dsn)
+	readyz := func() error { return postgresCheck(cluster).Probe(t.Context()) }
+	if err := readyz(); err != nil {
+		t.Fatalf("before, /readyz says %v", err)
+	}
+	for _, c := range []struct{ value, want string }{{"on", "no database can be written: database 0 at "}, {"off", ""}} {
+		if _, err := cluster.Pool(0).Exec(t.Context(), `SET default_transaction_read_only = off`); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cluster.Pool(0).Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = `+c.value+`', current_database()); END $$`); err != nil {
+			t.Fatal(err)
+		}
+		for d := range task.Databases {
+			cluster.Pool(d).Reset()
+		}
+		if err := readyz(); (err != nil) != (c.want != "") || err != nil && (!strings.HasPrefix(err.Error(), c.want) || !strings.Contains(err.Error(), "default_transaction_read_only is on")) {
+			t.Errorf("with %s, /readyz says %v, want %q", c.value, err, c.want)
+		}
 	}
 }
 

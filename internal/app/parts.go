@@ -140,12 +140,17 @@ const pingTimeout = 2 * time.Second
 // awayDatabases pings every database and returns those that do not answer, with the
 // first error.
 func awayDatabases(ctx context.Context, cluster *store.Cluster) (away []int, first error) {
+	return failingDatabases(ctx, cluster, func(ctx context.Context, d int) error { return cluster.Pool(d).Ping(ctx) })
+}
+
+// failingDatabases probes every database and returns those whose probe fails, with the first error.
+func failingDatabases(ctx context.Context, cluster *store.Cluster, probe func(context.Context, int) error) (away []int, first error) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	var asking sync.WaitGroup
 	errs := make([]error, task.Databases)
 	for d := range task.Databases {
-		asking.Go(func() { errs[d] = cluster.Pool(d).Ping(ctx) })
+		asking.Go(func() { errs[d] = probe(ctx, d) })
 	}
 	asking.Wait()
 	for d, err := range errs {
@@ -160,15 +165,19 @@ func awayDatabases(ctx context.Context, cluster *store.Cluster) (away []int, fir
 	return away, first
 }
 
-// postgresCheck is ready while any database answers, and degraded while not all do.
+// postgresCheck is ready while any database answers and can be written, and degraded while not all do.
 func postgresCheck(cluster *store.Cluster) telemetry.Check {
 	return telemetry.Check{Name: "postgres", Probe: func(ctx context.Context) error {
-		away, err := awayDatabases(ctx, cluster)
+		away, err := failingDatabases(ctx, cluster, cluster.Writable)
 		switch {
 		case len(away) == 0:
 			return nil
+		case len(away) == task.Databases && errors.Is(err, store.ErrReadOnly):
+			return fmt.Errorf("no database can be written: %s", explained(err))
 		case len(away) == task.Databases:
 			return fmt.Errorf("no database answers: %s", explained(err))
+		case errors.Is(err, store.ErrReadOnly):
+			return telemetry.Degraded(fmt.Errorf("%d of %d databases cannot be written, or do not answer %v: %s", len(away), task.Databases, away, explained(err)))
 		}
 		return telemetry.Degraded(fmt.Errorf("%d of %d databases do not answer %v: %s", len(away), task.Databases, away, explained(err)))
 	}}
