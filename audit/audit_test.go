@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -309,6 +310,22 @@ func TestLinesGoToANewFileWhenTheOldOneIsRenamed(t *testing.T) {
 		}
 		if info, _ := os.Stat(file); info.Mode().Perm() != 0o600 {
 			t.Errorf("%s has the mode %s", file, info.Mode())
+		}
+	}
+}
+
+func TestAFileThatCannotBeWrittenIsKnownBeforeTheFirstEvent(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, works := range map[string]bool{
+		filepath.Join(dir, "new.jsonl"): true, StandardOutput: true, pipe: true, os.DevNull: true,
+		filepath.Join(dir, "nowhere", "audit.jsonl"): false, dir: false,
+	} {
+		if err := CheckFile(path); (err == nil) != works || err != nil && !strings.Contains(err.Error(), "audit.file: open "+path) {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 }

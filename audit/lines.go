@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 
@@ -26,6 +27,16 @@ type Lines struct {
 
 // NewLines returns a sink for the file at path, or for standard output. It opens nothing.
 func NewLines(path string) *Lines { return &Lines{path: path, out: os.Stdout} }
+
+// CheckFile opens the file at path, or makes it, so that a file that cannot be written is known before the first
+// event. It leaves standard output, pipes and devices alone, whose other end may not be there yet.
+func CheckFile(path string) error {
+	if is, err := os.Stat(path); path == StandardOutput || err == nil && !is.Mode().IsRegular() && !is.IsDir() {
+		return nil
+	}
+	l := NewLines(path)
+	return errors.Join(l.open(), l.Close())
+}
 
 // Name implements [Sink].
 func (l *Lines) Name() string { return "lines" }

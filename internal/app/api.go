@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 
+	"github.com/perceptor/perceptor/audit"
 	"github.com/perceptor/perceptor/console"
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/dispatch"
@@ -105,6 +106,11 @@ func NewAPI(ctx context.Context, o APIOptions) (*API, error) {
 
 func (a *API) join(ctx context.Context) (err error) {
 	c := a.o.Config
+	if file := c.Audit.File; file != "" {
+		if err := audit.CheckFile(file); err != nil {
+			return err
+		}
+	}
 	if a.cluster, a.closeCluster, err = a.o.open(ctx, store.TaskdApplication); err != nil {
 		return err
 	}
