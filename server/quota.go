@@ -21,8 +21,8 @@ import (
 // called concurrently.
 type Quotas interface {
 	// TakeQuota takes up to want tokens of a rate of the tenant, which all
-	// processes share, after it has returned unused ones.
-	TakeQuota(ctx context.Context, tenant int32, q task.Quota, perSecond int64, want, unused int) (task.Tokens, error)
+	// processes share, after it has returned unused ones. It leaves keep tokens.
+	TakeQuota(ctx context.Context, tenant int32, q task.Quota, perSecond int64, want, keep, unused int) (task.Tokens, error)
 	// QuotasUsed returns how long each rate of the tenant needs to make up for
 	// what the tenant has used.
 	QuotasUsed(ctx context.Context, tenant int32) (map[task.Quota]time.Duration, error)
@@ -200,8 +200,12 @@ func (q *quotas) rateOf(t *Tenant, quota task.Quota) *quotaRate {
 	if limit == 0 {
 		return nil
 	}
-	return &quotaRate{perSecond: limit, processes: q.processes(), take: func(ctx context.Context, want int) (task.Tokens, error) {
-		got, err := q.store.TakeQuota(ctx, t.ID, quota, limit, want, 0)
+	return &quotaRate{perSecond: limit, processes: q.processes(), take: func(ctx context.Context, want int, debt bool) (task.Tokens, error) {
+		keep := 0
+		if debt {
+			keep = int(quota.Burst(limit) / 2)
+		}
+		got, err := q.store.TakeQuota(ctx, t.ID, quota, limit, want, keep, 0)
 		if err != nil {
 			q.events.quotaAlone(quota)
 			q.log.WarnContext(ctx, "rate of the tenant cannot be read; this process admits its share of it",

@@ -27,7 +27,7 @@ type fakeQuotas struct {
 	err    error
 }
 
-func (f *fakeQuotas) TakeQuota(_ context.Context, _ int32, _ task.Quota, _ int64, want, unused int) (task.Tokens, error) {
+func (f *fakeQuotas) TakeQuota(_ context.Context, _ int32, _ task.Quota, _ int64, want, _, unused int) (task.Tokens, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.adds += unused

@@ -29,7 +29,7 @@ type fullBucket struct {
 	left map[task.Quota]int64
 }
 
-func (f *fullBucket) TakeQuota(_ context.Context, tenant int32, q task.Quota, perSecond int64, want, _ int) (task.Tokens, error) {
+func (f *fullBucket) TakeQuota(_ context.Context, tenant int32, q task.Quota, perSecond int64, want, _, _ int) (task.Tokens, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if tenant != acme.ID {

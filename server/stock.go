@@ -29,11 +29,12 @@ const (
 // statement every takeGap. What is known only after a call, such as the size of its answer, is
 // taken from the stock then. The stock may fall below zero; calls are refused until the rate
 // has made up for it. What an import uses, in chunks that are larger than what a rate allows at
-// once, is a debt beside the stock: what calls leave of the rate pays it, so an import refuses
-// no call of its tenant.
+// once, is a debt beside the stock. It is paid by what the calls of all processes leave of the rate:
+// by what the bucket has beyond half of what it can hold, and never by the stock. So an import
+// refuses no call of its tenant, however much one of them needs at once.
 //
 // While the bucket does not answer, the stock fills itself with the rate divided by the number
-// of processes.
+// of processes. What it cannot hold pays the debt.
 type stock struct {
 	mu     sync.Mutex
 	tokens float64
@@ -54,8 +55,8 @@ type quotaRate struct {
 	perSecond int64
 	// processes is how many share the rate.
 	processes int
-	// take takes tokens from the bucket.
-	take func(ctx context.Context, want int) (task.Tokens, error)
+	// take takes tokens from the bucket. If they are to pay a debt it leaves half of the bucket.
+	take func(ctx context.Context, want int, debt bool) (task.Tokens, error)
 }
 
 func (r *quotaRate) slice() float64 { return max(float64(r.perSecond/takesPerSecond), 1) }
@@ -94,11 +95,11 @@ func (s *stock) use(r quotaRate, n float64) (taking chan struct{}, ok bool) {
 		s.tokens -= n
 		s.spent.add(now, int64(n))
 		if s.tokens < r.slice()/2 {
-			s.take(r, r.slice(), now)
+			s.take(r, r.slice(), false, now)
 		}
 		return nil, true
 	}
-	s.take(r, max(n-s.tokens, r.slice()), now)
+	s.take(r, max(n-s.tokens, r.slice()), false, now)
 	if s.away {
 		return nil, false
 	}
@@ -132,17 +133,17 @@ func (s *stock) borrow(r quotaRate, n int) {
 
 // giveBack takes n tokens back that were borrowed and not used.
 func (s *stock) giveBack(n int) {
-	s.refund(n)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pay(float64(n))
+	s.tokens += s.pay(float64(n))
+	s.spent.add(time.Now(), int64(-n))
 }
 
-// pay pays the debt with up to n tokens of the stock. The caller holds the lock.
-func (s *stock) pay(n float64) {
-	paid := min(s.debt, max(min(n, s.tokens), 0))
+// pay pays the debt with n tokens and returns the rest. The caller holds the lock.
+func (s *stock) pay(n float64) (rest float64) {
+	paid := min(s.debt, n)
 	s.debt -= paid
-	s.tokens -= paid
+	return n - paid
 }
 
 // owed returns how long it takes until the rate has paid the debt, or 0. It makes sure that it does.
@@ -154,7 +155,7 @@ func (s *stock) owed(r quotaRate) time.Duration {
 	}
 	now := time.Now()
 	if s.fill(r, now); s.away {
-		s.take(r, r.slice(), now) // it may answer again
+		s.take(r, r.slice(), false, now) // it may answer again
 	}
 	s.makeUp(r, now)
 	return time.Duration(math.Ceil(max(s.debt, 1)/s.perSecond(r)*1000)) * time.Millisecond
@@ -171,17 +172,20 @@ func (s *stock) refund(n int) {
 	s.spent.add(time.Now(), int64(-n))
 }
 
-// makeUp takes the tokens of a stock that is below zero or has a debt, and goes on until it is not. They may be more than the
+// makeUp takes the tokens of a stock that is below zero, or has a debt, and goes on until it is not. They may be more than the
 // bucket can hold, so the takes follow each other. The caller holds the lock.
 func (s *stock) makeUp(r quotaRate, now time.Time) {
-	if s.tokens >= 0 && s.debt <= 0 || s.away || s.taking != nil {
+	if s.tokens >= 0 && s.debt <= 0 || s.away || s.taking != nil || s.making {
 		return
 	}
-	if wait := s.again.Sub(now); wait > 0 {
+	switch wait := s.again.Sub(now); {
+	case wait > 0:
 		s.makeUpIn(r, wait)
-		return
+	case s.tokens < 0: // calls first
+		s.take(r, r.slice()-s.tokens, false, now)
+	default:
+		s.take(r, s.debt, true, now)
 	}
-	s.take(r, r.slice()-min(s.tokens, 0)+s.debt, now)
 }
 
 // makeUpIn calls makeUp after d, unless that is to happen anyway. The caller holds the lock.
@@ -198,8 +202,8 @@ func (s *stock) makeUpIn(r quotaRate, d time.Duration) {
 	})
 }
 
-// take begins a take unless there is one, or it is too early. The caller holds the lock.
-func (s *stock) take(r quotaRate, want float64, now time.Time) {
+// take begins a take unless there is one, or it is too early. debt says that it is to pay the debt. The caller holds the lock.
+func (s *stock) take(r quotaRate, want float64, debt bool, now time.Time) {
 	if s.taking != nil || now.Before(s.again) {
 		return
 	}
@@ -209,11 +213,11 @@ func (s *stock) take(r quotaRate, want float64, now time.Time) {
 		ctx, cancel := context.WithTimeout(context.Background(), takeTimeout) // the call may end before
 		defer cancel()
 		asked := int(math.Ceil(min(want, math.MaxInt32)))
-		got, err := r.take(ctx, asked)
+		got, err := r.take(ctx, asked, debt)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		defer close(taking)
-		s.taken(r, got, err, asked)
+		s.taken(r, got, err, asked, debt)
 		if s.tokens < 0 || s.debt > 0 {
 			s.makeUpIn(r, time.Second/takesPerSecond)
 		}
@@ -221,7 +225,7 @@ func (s *stock) take(r quotaRate, want float64, now time.Time) {
 }
 
 // taken records the outcome of a take. The caller holds the lock.
-func (s *stock) taken(r quotaRate, got task.Tokens, err error, asked int) {
+func (s *stock) taken(r quotaRate, got task.Tokens, err error, asked int, debt bool) {
 	s.taking = nil
 	now := time.Now()
 	if err != nil {
@@ -231,8 +235,11 @@ func (s *stock) taken(r quotaRate, got task.Tokens, err error, asked int) {
 	}
 	s.fill(r, now)
 	s.away = false
+	if debt {
+		s.tokens += s.pay(float64(got.Granted))
+		return
+	}
 	s.tokens += float64(got.Granted)
-	s.pay(s.tokens - r.slice()) // calls first
 	if got.Granted < asked {
 		s.again = now.Add(max(time.Duration(got.Wait)*time.Millisecond, takeGap))
 	}
@@ -266,9 +273,9 @@ func (s *stock) fill(r quotaRate, now time.Time) {
 	if !s.away {
 		return
 	}
-	grown := s.tokens + now.Sub(s.filled).Seconds()*r.share()
-	s.tokens, s.filled = max(s.tokens, min(grown, r.share())), now
-	s.pay(s.tokens - r.share()/takesPerSecond)
+	grown, most := s.tokens+now.Sub(s.filled).Seconds()*r.share(), max(s.tokens, r.share())
+	s.tokens, s.filled = min(grown, most), now
+	s.pay(max(grown-most, 0))
 }
 
 // missing returns how long it takes until the stock may have n tokens.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,8 +24,12 @@ type fakeBucket struct {
 	wait   int64 // ms, of each answer
 }
 
-func (f *fakeBucket) take(perSecond int64) func(context.Context, int) (task.Tokens, error) {
-	return func(ctx context.Context, want int) (task.Tokens, error) {
+func (f *fakeBucket) take(perSecond int64) func(context.Context, int, bool) (task.Tokens, error) {
+	return func(ctx context.Context, want int, debt bool) (task.Tokens, error) {
+		keep := 0.0
+		if debt {
+			keep = float64(perSecond) / 2
+		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.takes.Add(1)
@@ -35,7 +40,7 @@ func (f *fakeBucket) take(perSecond int64) func(context.Context, int) (task.Toke
 		now := time.Now()
 		f.free = min(f.free+now.Sub(f.at).Seconds()*float64(perSecond), float64(perSecond))
 		f.at = now
-		n := int(min(float64(want), f.free))
+		n := int(min(float64(want), max(f.free-keep, 0)))
 		f.free -= float64(n)
 		return task.Tokens{Granted: n, Wait: f.wait}, f.err
 	}
@@ -116,7 +121,7 @@ func TestABucketThatDoesNotAnswerLeavesTheRateDividedByTheProcesses(t *testing.T
 
 func TestABucketThatIsSlowAgainAndAgainGrantsNoMoreThanTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := quotaRate{perSecond: 1000, processes: 1, take: func(_ context.Context, want int) (task.Tokens, error) {
+		r := quotaRate{perSecond: 1000, processes: 1, take: func(_ context.Context, want int, _ bool) (task.Tokens, error) {
 			time.Sleep(takeWait + 10*time.Millisecond)
 			return task.Tokens{Wait: 50}, nil
 		}}
@@ -188,6 +193,50 @@ func TestImportsUseWhatCallsLeaveOfARate(t *testing.T) {
 				time.Sleep(time.Minute) // the rate pays the rest
 				if wait := s.owed(r); wait != 0 {
 					t.Errorf("a minute later %s are owed", wait)
+				}
+			})
+		})
+	}
+}
+
+// While an import goes on, a call that needs much of the rate at once is admitted as soon as the rate has paid it, at the
+// process of the import and at others.
+func TestAnImportIsInNoCallsWay(t *testing.T) {
+	const rate, chunk = 1000, 65_536
+	for _, n := range []int{rate/4 + 1, rate / 2, rate} {
+		t.Run(fmt.Sprintf("%d of %d", n, rate), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bucket := &fakeBucket{at: time.Now(), free: rate, wait: 1}
+				r := quotaRate{perSecond: rate, processes: 2, take: bucket.take(rate)}
+				var here, elsewhere stock
+				began, stored, calls := time.Now(), 0, 0
+				for ; time.Since(began) < 10*time.Minute; calls++ {
+					if here.owed(r) == 0 {
+						here.borrow(r, chunk)
+						stored += chunk
+					}
+					at := &here
+					if calls%2 == 1 {
+						at = &elsewhere
+					}
+					called := time.Now()
+					for wait, ok, err := at.admit(t.Context(), r, n); !ok || err != nil; wait, ok, err = at.admit(t.Context(), r, n) {
+						if time.Since(called) > 2*time.Second {
+							t.Fatalf("call %d of %d was refused for %s, and shall wait for %s more: %v", calls, n, time.Since(called), wait, err)
+						}
+						time.Sleep(wait)
+					}
+					time.Sleep(time.Duration(2*n) * time.Second / rate)
+				}
+				here.mu.Lock()
+				paid := stored - int(here.debt)
+				here.mu.Unlock()
+				left := int(time.Since(began).Seconds())*rate - calls*n
+				if paid < left*9/10 || paid > left+2*rate {
+					t.Errorf("%d lines were paid beside %d calls, want about %d", paid, calls, left)
+				}
+				for here.owed(r) > 0 { // the rate pays the rest
+					time.Sleep(time.Second)
 				}
 			})
 		})

@@ -24,7 +24,7 @@ type bucketQuotas struct {
 	err     error // of counts
 }
 
-func (b *bucketQuotas) TakeQuota(ctx context.Context, _ int32, q task.Quota, perSecond int64, want, _ int) (task.Tokens, error) {
+func (b *bucketQuotas) TakeQuota(ctx context.Context, _ int32, q task.Quota, perSecond int64, want, keep, _ int) (task.Tokens, error) {
 	b.mu.Lock()
 	if b.buckets == nil {
 		b.buckets = map[task.Quota]*fakeBucket{}
@@ -35,7 +35,7 @@ func (b *bucketQuotas) TakeQuota(ctx context.Context, _ int32, q task.Quota, per
 		b.buckets[q] = f
 	}
 	b.mu.Unlock()
-	return f.take(perSecond)(ctx, want)
+	return f.take(perSecond)(ctx, want, keep > 0)
 }
 
 func (b *bucketQuotas) Counts(context.Context, int32) ([]task.TypeCounts, error) {

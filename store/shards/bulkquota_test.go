@@ -71,7 +71,7 @@ func TestABulkReplayStopsAtTheMaximumOfUnfinishedTasksAndGoesOnWhenSomeEnd(t *te
 func TestABulkReplayKeepsTheAddRate(t *testing.T) {
 	b := withQuotas(t, task.Quotas{task.QuotaAdds: 5}, 25)
 	own, op := b.chores(), b.bulk(task.BulkReplay, task.BulkTerms{})
-	if got, err := b.TakeQuota(t.Context(), b.tenant, task.QuotaAdds, 5, task.MaxTasksPerAdd, 0); err != nil || got.Granted != task.MaxTasksPerAdd {
+	if got, err := b.TakeQuota(t.Context(), b.tenant, task.QuotaAdds, 5, task.MaxTasksPerAdd, 0, 0); err != nil || got.Granted != task.MaxTasksPerAdd {
 		t.Fatal(got, err)
 	}
 	var done int64
@@ -144,7 +144,7 @@ func TestAReplayAndATriggerAreKnownAfterwards(t *testing.T) {
 
 func TestTheUseOfARateIsKnown(t *testing.T) {
 	b := withQuotas(t, nil, 0)
-	if _, err := b.TakeQuota(t.Context(), b.tenant, task.QuotaReads, 100, 50, 0); err != nil {
+	if _, err := b.TakeQuota(t.Context(), b.tenant, task.QuotaReads, 100, 50, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	used, err := b.QuotasUsed(t.Context(), b.tenant)

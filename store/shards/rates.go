@@ -108,12 +108,12 @@ func (s *Store) takeDispatchTokens(ctx context.Context, pool *pgxpool.Pool, requ
 }
 
 // TakeQuota first returns unused tokens of a rate of the calls of a tenant, and then takes up to
-// want of them.
-func (s *Store) TakeQuota(ctx context.Context, tenant int32, q task.Quota, rate int64, want, unused int) (task.Tokens, error) {
+// want of them. It leaves keep tokens.
+func (s *Store) TakeQuota(ctx context.Context, tenant int32, q task.Quota, rate int64, want, keep, unused int) (task.Tokens, error) {
 	pool := s.db.Pool(kernel.Home(tenant))
 	for range 2 {
 		var t task.Tokens
-		err := sql.QuotaTake.QueryRow(ctx, pool, tenant, int16(q), want, unused, float64(rate), float64(q.Burst(rate))).Scan(&t.Granted, &t.Wait)
+		err := sql.QuotaTake.QueryRow(ctx, pool, tenant, int16(q), want, keep, unused, float64(rate), float64(q.Burst(rate))).Scan(&t.Granted, &t.Wait)
 		if !errors.Is(err, pgx.ErrNoRows) {
 			if err != nil {
 				return task.Tokens{}, fmt.Errorf("take tokens: %w", err)

@@ -316,13 +316,18 @@ func TestAddsWithinTheRateLetTheLargestRequestIn(t *testing.T) {
 	b := setup(t)
 	tenant := int32(b.d) + 16*int32(b.tenant)
 	b.exec(`INSERT INTO tenant (id, name, max_params_bytes, default_retention_ms, created_at, history, version, rates) VALUES ($1, $2, 1, 1, 1, 1, 1, '{"add_rate": 100}')`, tenant, fmt.Sprint("adds-", tenant))
+	const half = task.MaxTasksPerAdd / 2
 	for _, test := range []struct {
-		after time.Duration
-		want  int
-	}{{0, task.MaxTasksPerAdd}, {0, 0}, {time.Second, 100}} {
+		after      time.Duration
+		keep, want int
+	}{
+		{0, 0, task.MaxTasksPerAdd}, {0, 0, 0}, {time.Second, 0, 100},
+		// What pays a debt leaves a part of the tokens, and takes none of it from whoever comes next.
+		{half / 100 * time.Second, half, 0}, {time.Second, half, 100}, {0, half, 0}, {0, 0, half}, {time.Second, 0, 100},
+	} {
 		b.advance(test.after)
-		if got, err := b.TakeQuota(t.Context(), tenant, task.QuotaAdds, 100, task.MaxTasksPerAdd, 0); err != nil || got.Granted != test.want {
-			t.Errorf("after %s: %+v, %v, want %d", test.after, got, err, test.want)
+		if got, err := b.TakeQuota(t.Context(), tenant, task.QuotaAdds, 100, task.MaxTasksPerAdd, test.keep, 0); err != nil || got.Granted != test.want {
+			t.Errorf("after %s, keeping %d: %+v, %v, want %d", test.after, test.keep, got, err, test.want)
 		}
 	}
 	b.exec(`DELETE FROM tenant WHERE id = $1`, tenant)

@@ -62,7 +62,7 @@ type Config struct {
 	// Quotas are the quotas of tenants that have none of their own.
 	Quotas task.Quotas
 	// TakeQuota takes tokens of a tenant's rate, as the store does for calls.
-	TakeQuota func(ctx context.Context, tenant int32, q task.Quota, rate int64, want, unused int) (task.Tokens, error)
+	TakeQuota func(ctx context.Context, tenant int32, q task.Quota, rate int64, want, keep, unused int) (task.Tokens, error)
 }
 
 // Operations are the bulk operations of all databases. They are safe for concurrent

@@ -58,7 +58,7 @@ func (b *bulkStep) withinQuotas(ctx context.Context, want int, f func(n int) (do
 		_, err := f(want)
 		return err
 	}
-	tokens, err := b.s.cfg.TakeQuota(ctx, b.row.Tenant, task.QuotaAdds, rate, want, 0)
+	tokens, err := b.s.cfg.TakeQuota(ctx, b.row.Tenant, task.QuotaAdds, rate, want, 0, 0)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (b *bulkStep) withinQuotas(ctx context.Context, want int, f func(n int) (do
 	}
 	done, err := f(tokens.Granted)
 	if unused := tokens.Granted - done; unused > 0 && err == nil {
-		_, err = b.s.cfg.TakeQuota(ctx, b.row.Tenant, task.QuotaAdds, rate, 0, unused)
+		_, err = b.s.cfg.TakeQuota(ctx, b.row.Tenant, task.QuotaAdds, rate, 0, 0, unused)
 	}
 	return err
 }

@@ -15,7 +15,7 @@ INSERT INTO token_bucket (tenant_id, purpose, tat_us) SELECT u.tenant_id, @purpo
 
 -- fragment: take_tokens
 -- Returns @unused tokens to the bucket and takes as many of @wanted tokens as the rate
--- allows. A token lasts step_us. The granted tokens may reach at most burst tokens ahead of
+-- allows, and leaves @keep tokens. A token lasts step_us. The granted tokens may reach at most burst tokens ahead of
 -- now, also after the rate was raised. Returns the number of tokens taken, and the time in
 -- ms until one more token is free.
 used AS (SELECT tat_us FROM token_bucket WHERE tenant_id = @tenant AND purpose = @purpose FOR UPDATE),
@@ -23,10 +23,10 @@ clock AS (SELECT now_ms()::float8 * 1000 AS now_us),
 free AS (
   SELECT step_us, burst, now_us, greatest(least(tat_us, now_us + burst * step_us) - @unused * step_us, now_us) AS base FROM used, rate, clock),
 given AS (
-  SELECT *, greatest(least(@wanted, floor((now_us + burst * step_us - base + 1) / step_us)), 0) AS n FROM free),
+  SELECT *, greatest(least(@wanted, floor((now_us + (burst - @keep) * step_us - base + 1) / step_us)), 0) AS n FROM free),
 done AS (
   UPDATE token_bucket u SET tat_us = (g.base + g.n * g.step_us)::int8 FROM given g WHERE u.tenant_id = @tenant AND u.purpose = @purpose)
-SELECT n::int8, ceil(greatest(base + n * step_us + step_us - burst * step_us - now_us, 0) / 1000)::int8 FROM given
+SELECT n::int8, ceil(greatest(base + n * step_us + step_us - (burst - @keep) * step_us - now_us, 0) / 1000)::int8 FROM given
 
 -- name: TokensTake(tenants int4[], purpose int2, wanted int8[], unused int8[])
 -- Takes tokens of the dispatch rates of tenants, as take_tokens does for one bucket. The arrays
@@ -51,7 +51,7 @@ done AS (
   UPDATE token_bucket b SET tat_us = (g.base + g.n * g.step_us)::int8 FROM given g WHERE b.tenant_id = g.tenant_id AND b.purpose = @purpose)
 SELECT tenant_id, n::int8, ceil(greatest(base + n * step_us + step_us - burst * step_us - now_us, 0) / 1000)::int8 FROM given;
 
--- name: QuotaTake(tenant int4, purpose int2, wanted int8, unused int8, rate float8, burst float8)
+-- name: QuotaTake(tenant int4, purpose int2, wanted int8, keep int8, unused int8, rate float8, burst float8)
 -- Takes tokens of a quota.
 WITH rate AS (SELECT 1000000.0::float8 / @rate AS step_us, @burst AS burst),
 {{take_tokens}};
