@@ -129,7 +129,7 @@ func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[in
 	for _, g := range grants {
 		tenants = append(tenants, g.Key.Tenant)
 	}
-	if len(grants) == 0 || b.hung() || b.pipeline.backgroundCapacity(tenants) < rows {
+	if len(grants) == 0 || b.hung() || !b.hasMemory(tenants, rows, form) {
 		b.wait(grants)
 		return nil
 	}
@@ -142,6 +142,14 @@ func (b *background) pay(ctx context.Context, grants []*fair.Grant, rates map[in
 		b.scheduler.balance(grants, rates)
 	}
 	return b.takeTokens(ctx, b.withoutLagging(grants), rates)
+}
+
+// hasMemory reports whether a claim may add rows of these tenants to memory.
+func (b *background) hasMemory(tenants []int32, rows int, form claimForm) bool {
+	if form == backlogs {
+		return b.pipeline.backlogTurn(time.Now(), b.number, tenants, rows)
+	}
+	return b.pipeline.backgroundCapacity(tenants) >= rows
 }
 
 // withoutLagging limits the rows of tenants that lag, and returns the grants of flows that may claim rows now.

@@ -107,6 +107,47 @@ const backgroundPart = 8
 func (p *pipeline) backgroundCapacity(tenants []int32) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.spare(tenants)
+}
+
+// A lack is the wait of a database for the memory that its next claim of backlogs needs: for rows of some tenants. It has waited since
+// an instant, and last tried at another.
+type lack struct {
+	since, tried time.Time
+	tenants      []int32
+	rows         int
+}
+
+// lackFor is how long after its last try a database counts as waiting. Usually it tries each fullWait.
+const lackFor = 10 * fullWait
+
+// backlogTurn reports whether a claim of backlogs in a database may add rows of these tenants to memory. Databases that wait get
+// memory in the order in which they began to wait. If whoever tries first had it, chance would serve some databases several times
+// as often as others, and the tenants that have their rows there.
+func (p *pipeline) backlogTurn(now time.Time, database int, tenants []int32, rows int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	own := &p.lacks[database]
+	if now.Sub(own.tried) > lackFor {
+		own.since = now
+	}
+	own.tried, own.tenants, own.rows = now, tenants, rows
+	if p.spare(tenants) < rows || p.lacksLonger(now, own.since) {
+		return false
+	}
+	*own = lack{}
+	return true
+}
+
+// lacksLonger reports whether a database has waited since before an instant that could have its memory now. p.mu is held.
+func (p *pipeline) lacksLonger(now, since time.Time) bool {
+	return slices.ContainsFunc(p.lacks[:], func(l lack) bool {
+		return l.since.Before(since) && now.Sub(l.tried) <= lackFor && p.spare(l.tenants) >= l.rows
+	})
+}
+
+// spare is [pipeline.backgroundCapacity] while p.mu is held.
+func (p *pipeline) spare(tenants []int32) int {
 	records, bytes := max(p.cfg.MaxRecords/backgroundPart, 1), p.cfg.MaxBytes/backgroundPart
 	for _, t := range tenants {
 		if l := p.topics[t]; l != nil {

@@ -401,6 +401,52 @@ func TestTenantsWithABacklogShareByWeight(t *testing.T) {
 	})
 }
 
+// Databases wait for memory in turn, so each gets the same part of the claims of backlogs.
+func TestDatabasesShareBacklogsEqually(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		var mu sync.Mutex
+		var published [task.Databases]int
+		sum, busy := 0, make(chan struct{}, 1)
+		w.kafka.delay = func(ctx context.Context, n int) {
+			busy <- struct{}{}
+			ctxtime.Sleep(ctx, time.Duration(n)*time.Second/5000)
+			<-busy
+		}
+		const each, databases, some = 30_000, 8, 40_000 // so that no database has none left
+		for n := range int64(3 * each) {
+			w.store.add(id(task.Shard(n/3%databases*64), n+1), int32(n%3+1), 0, 0)
+		}
+		m := w.start("a", func(c *Config, e *Events) {
+			c.MaxRecords = 10_000
+			e.PublishedBackground = func(p *task.Publication, _ time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				published[p.Task.Shard().Database()]++
+				sum++
+			}
+		})
+		for i := range task.Shard(databases) {
+			m.acquire(i * 64)
+		}
+		within(t, time.Minute, "some runs are published", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return sum >= some
+		})
+		mu.Lock()
+		for d := 0; d < 2*databases; d += 2 {
+			if n, mean := published[d], sum/databases; n < mean*3/4 || n > mean*5/4 {
+				t.Errorf("of database %d %d runs were published, in the mean %d of each", d, n, mean)
+			}
+		}
+		mu.Unlock()
+		within(t, time.Minute, "all runs are published", func() bool { return w.kafka.total() == 3*each })
+		m.stop()
+		w.checkSettled()
+	})
+}
+
 // TestNoMoreRunsOfAKindAreOpenThanItsCap checks two dispatchers together, and that all runs
 // are claimed at the end.
 func TestNoMoreRunsOfAKindAreOpenThanItsCap(t *testing.T) {

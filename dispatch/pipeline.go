@@ -53,6 +53,8 @@ type pipeline struct {
 	outage    outage
 	// stopped is set when a database has found no capacity.
 	stopped bool
+	// lacks has the databases whose claims of backlogs wait for memory. Those that do not wait have the zero value.
+	lacks [task.Databases]lack
 }
 
 func newPipeline(e *env, publisher Publisher, backlogged func() []int32, s settler) *pipeline {

@@ -107,6 +107,8 @@
 //     or one found late, received much less than its share.
 //   - Partial quotas when memory is short: databases were not served equally. A flow claim
 //     receives all its rows or waits.
+//   - Memory for the first database that finds some: one made sixteen claims of backlogs, another two.
+//     Databases have it in the order in which they began to wait.
 //   - Backlogged until no database has a due row: a tenant that fires thousands of tasks a
 //     second always has one somewhere. A pause of the process made it backlogged for good, and
 //     its p99 lateness rose from 50 ms to a second.
