@@ -123,6 +123,10 @@ func TestASilentRunIsDeliveredAgainHoweverFarTheNextInstantIs(t *testing.T) {
 			hourly(slow, calendar(instants{[]Instant{100, 101}, false}), func(s *Spec) { s.Overlap = OverlapBufferOne }),
 			func(_ *testing.T, m *Machine) { m.Due(0, 101*anHour) }, 101*anHour + 30*60_000,
 		},
+		"it is centuries away": {
+			hourly(calendar(instants{[]Instant{100, 400 * 365 * 24}, false})),
+			func(*testing.T, *Machine) {}, 100*anHour + 60_000,
+		},
 		"a calendar is unknown": {hourly(func(s *Spec) { s.Exclude, s.Windows = []string{"x"}, NewWindows(nil, nil) }), func(_ *testing.T, m *Machine) {
 			m.Task.Windows, m.Task.Unknown = nil, MissingCalendar{Name: "x"}
 		}, 101 * anHour},

@@ -81,7 +81,7 @@ func (m *Machine) fireGrid(now Instant) *Publication {
 		// A claim leaves no row due. So a row that is still due after the step of
 		// SQL is one that SQL did not decide.
 		t.DueAt = max(next, now+1)
-		if next.Sub(now) > MaxBitGap {
+		if next > now.Add(MaxBitGap) {
 			m.detachFrom(0, now)
 		}
 	}
