@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -261,7 +262,7 @@ func TestTheErrorOfAStepIsNotedAlsoWhenItsTimeIsOver(t *testing.T) {
 	own := b.chores()
 	b.add(b.spec(task.OneShot, b.inHours(1)))
 	op := b.bulk(task.BulkCancel, task.BulkTerms{})
-	if step, err := b.Bulk(ctx, b.d, own, false); err != nil || step.Err == nil || !step.More {
+	if step, err := b.Bulk(ctx, b.d, own, false); err != nil || step.Err == nil || !strings.Contains(step.Err.Error(), fmt.Sprintf("operation %d of tenant %d: ", op.ID, b.tenant)) || !step.More {
 		t.Fatalf("the step has not failed, or the chore has: %+v, %v", step, err)
 	}
 	if p := b.part(op); p.Error == "" || p.Done != 0 {

@@ -121,8 +121,8 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	if _, failed := sql.BulkError.Exec(noting, ops.db.Pool(d), step.row.Tenant, step.row.ID, text, pause.Milliseconds()); failed != nil {
 		return out, errors.Join(err, failed)
 	}
-	if out.Err = err; err != nil {
-		out.More = true
+	if err != nil {
+		out.Err, out.More = fmt.Errorf("operation %d of tenant %d: %w", step.row.ID, step.row.Tenant, err), true
 	}
 	return out, nil
 }
