@@ -194,9 +194,11 @@ func (y *yielding) tenant(now time.Time, id int32) *addingTenant {
 	return of
 }
 
+// admit takes the tokens of a call. A chunk of an import has many times the tasks of an add: those beyond are the tenant's own
+// matter, as its virtual time and its pause are. If they took tokens, all others would wait for seconds.
 func (y *yielding) admit(start float64, tasks int) {
 	y.virtual = start
-	y.tokens -= float64(tasks)
+	y.tokens -= float64(min(tasks, task.MaxTasksPerAdd))
 }
 
 // fill adds the tokens of the time that has passed and returns the rate. Without a limit it

@@ -124,6 +124,21 @@ func TestCallersThatDoNotPauseHoldUpNobodyElse(t *testing.T) {
 	})
 }
 
+func TestAChunkOfAnImportIsInNoOtherTenantsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, late := pressed(4000, 1)
+		late.Store(int64(yieldMost)) // 3,000 adds per second
+		time.Sleep(time.Second)
+		if _, pause := b.yield(t.Context(), 1, 65_536); pause != mostPause {
+			t.Errorf("the import is told to pause for %v, want %v", pause, mostPause)
+		}
+		time.Sleep(time.Second)
+		if waited, _ := b.yield(t.Context(), 2, 1); waited != 0 {
+			t.Errorf("a second later a single add of another tenant waits for %v", waited)
+		}
+	})
+}
+
 // A call that yields to the backlogs and to the foreground waits for no longer than one that yields to one of them.
 func TestNoAddWaitsTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

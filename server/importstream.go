@@ -333,19 +333,19 @@ func (c *heldChunk) store() error {
 		return err
 	}
 	if err := admittedStill(w.stream.Context()); err != nil {
-		place.end(0)
+		w.failed(c, place, 0)
 		return err
 	}
 	// A chunk that is being stored is stored to its end when the caller leaves.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.stream.Context()), storeWithin)
 	defer cancel()
 	if err := loadCalendars(ctx, w.s.calendars, c.of.Tenant, c.lines.Specs); err != nil {
-		place.end(0)
+		w.failed(c, place, 0)
 		return err
 	}
 	done, err := w.s.store.WriteChunk(ctx, c.of, c.lines)
 	if err != nil {
-		place.end(addedByChunk(c, done, err))
+		w.failed(c, place, addedByChunk(c, done, err))
 		return err
 	}
 	place.end(addedByChunk(c, done, nil))
@@ -354,6 +354,15 @@ func (c *heldChunk) store() error {
 	wait, why := w.pause(ctx, c, &done)
 	answer.PauseMs, answer.PauseReason = int32(wait.Milliseconds()), perceptorv1.Import_PauseReason(why)
 	return w.stream.Send(answer)
+}
+
+// failed ends the reservation of a chunk that may have added that many tasks. Its rate gets everything back, because
+// the chunk is sent again: its caller would wait for what the failure has cost.
+func (w *importWriter) failed(c *heldChunk, place *reservation, added int) {
+	place.end(added)
+	if !c.of.Terms.DryRun {
+		w.s.quotas.chunkStored(tenantOf(w.stream.Context()), len(c.lines.Lines), 0)
+	}
 }
 
 // addedByChunk returns how many tasks a chunk has added, or may have added.

@@ -342,6 +342,25 @@ func TestAnErrorOfTheStoreEndsTheStream(t *testing.T) {
 	endsWith(t, s, codes.Unavailable, "did not answer")
 }
 
+// TestAChunkThatFailsCostsNoRate: it is sent again, and would wait for what the first try has cost.
+func TestAChunkThatFailsCostsNoRate(t *testing.T) {
+	b := setupWith(t, func(d *Deps) { d.Quotas = &fakeQuotas{living: 1} }, func(c *Config) { c.Quotas = task.Quotas{task.QuotaAdds: 10} })
+	i := b.newImport()
+	for _, c := range []struct {
+		err  error
+		code codes.Code
+	}{{task.Errorf(task.ReasonDatabaseUnavailable, "the task's database did not answer; try again"), codes.Unavailable}, {nil, codes.OK}} {
+		b.imports.err = c.err
+		s := b.writes("acme-secret")
+		if err := s.Send(part(i.Id, zipped(t, smallChunk(1, 500)), true)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Recv(); status.Code(err) != c.code {
+			t.Fatalf("the chunk ends with %v, want %s", err, c.code)
+		}
+	}
+}
+
 func TestAnImportWithImpossibleTermsIsRefused(t *testing.T) {
 	b := setup(t)
 	for field, change := range map[string]func(*perceptorv1.Import){
