@@ -180,6 +180,26 @@ func TestAMissingFileIsNamed(t *testing.T) {
 	}
 }
 
+func TestListenAddressesAreApart(t *testing.T) {
+	for _, c := range []struct{ addrs, want string }{
+		{"grpc_addr: ':1', http_addr: ':2', ops_addr: '127.0.0.1:3'", ""},
+		{"grpc_addr: ':0', http_addr: ':0', ops_addr: '127.0.0.1:0'", ""},
+		{"grpc_addr: '127.0.0.1:1', http_addr: '127.0.0.2:1', ops_addr: ''", ""},
+		{"grpc_addr: ':1', http_addr: ':1'", `taskd.http_addr: ":1" has the port of taskd.grpc_addr, which is ":1"`},
+		{"grpc_addr: '[::]:1', ops_addr: '127.0.0.1:1'", `taskd.ops_addr: "127.0.0.1:1" has the port of taskd.grpc_addr, which is "[::]:1"`},
+		{"http_addr: '127.0.0.1:1', ops_addr: '127.0.0.1:1'", `taskd.ops_addr: "127.0.0.1:1" has the port of taskd.http_addr, which is "127.0.0.1:1"`},
+	} {
+		l, err := load(t, "taskd: {"+c.addrs+"}", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = l.Validate(NeedPostgres)
+		if refused := err != nil && strings.Contains(err.Error(), "has the port of"); refused != (c.want != "") || refused && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.addrs, err, c.want)
+		}
+	}
+}
+
 func TestBrokenRulesAreNamedWithKeyAndValue(t *testing.T) {
 	l, err := load(t, `
 start_timeout: -1s

@@ -184,6 +184,9 @@ func (c *Taskd) validate(v *validator) {
 	v.listen("taskd.grpc_addr", c.GRPCAddr)
 	v.listen("taskd.http_addr", c.HTTPAddr)
 	v.listen("taskd.ops_addr", c.OpsAddr)
+	v.apart("taskd.http_addr", c.HTTPAddr, "taskd.grpc_addr", c.GRPCAddr)
+	v.apart("taskd.ops_addr", c.OpsAddr, "taskd.grpc_addr", c.GRPCAddr)
+	v.apart("taskd.ops_addr", c.OpsAddr, "taskd.http_addr", c.HTTPAddr)
 	v.atLeast("taskd.grace", c.Grace, 0)
 	v.atLeast("taskd.drain_delay", c.DrainDelay, 0)
 	v.atLeast("taskd.min_interval", c.MinInterval, 10*time.Millisecond)
@@ -286,6 +289,15 @@ func (v *validator) listen(key, address string) {
 	}
 	_, port, err := net.SplitHostPort(address)
 	v.check(err == nil && isPort(port), "%s: %q is not host:port or :port", key, address)
+}
+
+// apart checks that a program can listen on both addresses.
+func (v *validator) apart(keyA, a, keyB, b string) {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	all := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
+	same := errA == nil && errB == nil && portA == portB && portA != "0" && (hostA == hostB || all(hostA) || all(hostB))
+	v.check(!same, "%s: %q has the port of %s, which is %q", keyA, a, keyB, b)
 }
 
 func isPort(port string) bool {
