@@ -277,6 +277,31 @@ func TestNotesAndTextsAreWhole(t *testing.T) {
 	}
 }
 
+// withConfig returns values whose config has one more key.
+func withConfig(t *testing.T, values, section, key string) string {
+	t.Helper()
+	var v map[string]any
+	if err := yaml.Unmarshal([]byte(values), &v); err != nil {
+		t.Fatal(err)
+	}
+	config, _ := v["config"].(map[string]any)
+	if config == nil {
+		config = map[string]any{}
+		v["config"] = config
+	}
+	of, _ := config[section].(map[string]any)
+	if of == nil {
+		of = map[string]any{}
+		config[section] = of
+	}
+	of[key] = "60s"
+	text, err := yaml.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 func TestTheSchemaRefusesBadValues(t *testing.T) {
 	t.Parallel()
 	good := read(t, "helm/testdata/production.yaml")
@@ -289,6 +314,9 @@ func TestTheSchemaRefusesBadValues(t *testing.T) {
 		{"unknown name below", good + "\ndispatcher: {replica: 3}\n", "'replica' not allowed"},
 		{"a database twice", strings.Replace(good, "[0, 1,", "[0, 0,", 1), "/postgres/servers/0/databases"},
 		{"no port", strings.Replace(good, "kafka-1.kafka:9093", "kafka-1.kafka", 1), "/kafka/brokers/0"},
+		{"a grace that the pod does not know", withConfig(t, good, "taskd", "grace"), "config.taskd.grace: set taskd.graceSeconds instead"},
+		{"a delay that the pod does not know", withConfig(t, good, "taskd", "drain_delay"), "config.taskd.drain_delay: set taskd.drainDelaySeconds instead"},
+		{"a grace of dispatchers", withConfig(t, good, "dispatcher", "grace"), "config.dispatcher.grace: set dispatcher.graceSeconds instead"},
 		{"a number as text", good + "\ndispatcher: {replicas: three}\n", "/dispatcher/replicas"},
 	} {
 		if _, err := render(t, "perceptor", c.values); err == nil || !strings.Contains(err.Error(), c.want) {

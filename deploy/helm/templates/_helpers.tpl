@@ -105,6 +105,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.ops.existingSecret }}{{ $_ := set $ops "token_file" "/etc/perceptor/ops/token" }}{{ end -}}
 {{- $_ := set $c "taskd" $taskd -}}
 {{- if $ops }}{{ $_ := set $c "ops" $ops }}{{ end -}}
+{{- /* The grace period of a pod follows from these values, so the configuration may not have others. */ -}}
+{{- if dig "taskd" "grace" "" .Values.config }}{{ fail "config.taskd.grace: set taskd.graceSeconds instead" }}{{ end -}}
+{{- if dig "taskd" "drain_delay" "" .Values.config }}{{ fail "config.taskd.drain_delay: set taskd.drainDelaySeconds instead" }}{{ end -}}
+{{- if dig "dispatcher" "grace" "" .Values.config }}{{ fail "config.dispatcher.grace: set dispatcher.graceSeconds instead" }}{{ end -}}
 {{- $_ := set $c "dispatcher" (dict "ops_addr" ":7073" "grace" (printf "%ds" (int .Values.dispatcher.graceSeconds))) -}}
 {{- toYaml (mergeOverwrite $c (deepCopy .Values.config)) -}}
 {{- end }}
