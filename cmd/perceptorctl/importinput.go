@@ -66,7 +66,7 @@ func (o *importOptions) stdin() bool {
 // files returns the options of the files' sources.
 func (o *importOptions) files(cmd *cobra.Command, progress func(int64)) (transfer.Options, error) {
 	m, err := o.mapping()
-	return transfer.Options{Mapping: m, Format: o.Format, Dialect: o.Dialect, Stdin: cmd.InOrStdin(), Progress: progress}, err
+	return transfer.Options{Mapping: m, Format: o.Format, Dialect: o.Dialect, Stdin: &endingReader{ctx: cmd.Context(), from: cmd.InOrStdin()}, Progress: progress}, err
 }
 
 // open returns the lines to import.
