@@ -342,25 +342,42 @@ func appendJSON(dst []byte, m proto.Message) ([]byte, error) {
 }
 
 // pace waits until the tenant's rates have made up for the chunks that were sent, and
-// charges the lines of the next one.
-func (s *spending) pace(ctx context.Context, m any) error {
+// charges the lines of the next one. It ends with ctx, and when stop is closed.
+func (s *spending) pace(ctx context.Context, stop <-chan struct{}, m any) error {
 	chunk, ok := m.(*perceptorv1.ExportChunk)
 	if s == nil || !ok {
 		return nil
 	}
-	if err := s.payDebt(ctx); err != nil {
-		return err
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	go func() {
+		select {
+		case <-stop:
+			end(errStreamStopped)
+		case <-ctx.Done():
+		}
+	}()
+	err := s.payDebt(ctx)
+	if err == nil && s.units != nil {
+		err = s.payUnits(ctx)
 	}
-	if s.units == nil {
-		return nil
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
+	if err == nil && s.units != nil {
+		s.use.stocks[s.quota].borrow(*s.units, int(chunk.LineCount))
+	}
+	return err
+}
+
+// payUnits waits until the rate of the quota has made up for the lines before.
+func (s *spending) payUnits(ctx context.Context) error {
 	stock := &s.use.stocks[s.quota]
 	for wait := stock.owed(*s.units); wait > 0; wait = stock.owed(*s.units) {
 		if !ctxtime.Sleep(ctx, min(wait, longestPace)) {
 			return ctx.Err()
 		}
 	}
-	stock.borrow(*s.units, int(chunk.LineCount))
 	return nil
 }
 

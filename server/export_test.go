@@ -326,6 +326,26 @@ func TestAnExportEndsWhenTheProcessStops(t *testing.T) {
 	}
 }
 
+func TestAnExportThatWaitsForItsRateEndsWhenTheProcessStops(t *testing.T) {
+	b := setupWith(t, func(d *Deps) { d.Exports, d.Quotas = newFakeExports(100, 3000), &fakeQuotas{adds: 100} },
+		func(c *Config) { c.Quotas = task.Quotas{task.QuotaReads: 1} })
+	stream, err := perceptorv1.NewExportServiceClient(b.conn).ExportTasks(as(t.Context(), "acme-secret"), &perceptorv1.ExportTasksRequest{})
+	if err == nil {
+		_, err = stream.Recv() // its lines are the rate of many seconds
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	b.stop()
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if took := time.Since(began); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "continue the export at its last position") || took > 2*time.Second {
+		t.Errorf("the stream ended with %v after %s", err, took)
+	}
+}
+
 func TestATenantHasFewExportsAtOnce(t *testing.T) {
 	f := newFakeExports(1, 1)
 	s := newExportService(f, nil)

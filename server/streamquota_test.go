@@ -48,7 +48,7 @@ func (b *bucketQuotas) Counts(context.Context, int32) ([]task.TypeCounts, error)
 func TestStreamsLeaveCallsToTheirTenant(t *testing.T) {
 	const lines, bytes = 700, 256 << 10
 	export := func(ctx context.Context, s *spending) error { // as stream.SendMsg does
-		if err := s.pace(ctx, &perceptorv1.ExportChunk{LineCount: lines, Lines: make([]byte, bytes)}); err != nil {
+		if err := s.pace(ctx, nil, &perceptorv1.ExportChunk{LineCount: lines, Lines: make([]byte, bytes)}); err != nil {
 			return err
 		}
 		s.streamed(bytes)

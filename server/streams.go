@@ -162,7 +162,7 @@ func (s *stream) SendMsg(m any) error {
 	if err := s.admit(); err != nil {
 		return err
 	}
-	if err := s.call.spent.pace(s.ctx, m); err != nil {
+	if err := s.call.spent.pace(s.ctx, s.gate.stopping, m); err != nil {
 		return err
 	}
 	s.call.spent.streamed(proto.Size(m.(proto.Message)))
