@@ -100,6 +100,7 @@ func New(c Config) (*Console, error) {
 // Serve returns the handler of all paths under /console/. It calls the API by api, with
 // the context of the request and the credentials of the session.
 func (c *Console) Serve(api grpc.ClientConnInterface) http.Handler {
+	api = calls{api}
 	c.tasks = perceptorv1.NewTaskServiceClient(api)
 	c.dead = perceptorv1.NewDeadLetterServiceClient(api)
 	c.bulk = perceptorv1.NewBulkServiceClient(api)
@@ -202,7 +203,11 @@ func (c *Console) serveAction(a action) http.HandlerFunc {
 func (c *Console) open(w http.ResponseWriter, r *http.Request, p *page) (*view, bool) {
 	s, err := c.session(r)
 	if err != nil {
-		c.toLogin(w, r, errors.Is(err, errSessionEnded))
+		why := ""
+		if errors.Is(err, errSessionEnded) {
+			why = sessionEnded
+		}
+		c.toLogin(w, r, why)
 		return nil, false
 	}
 	if len(r.URL.RawQuery) > maxQuery {

@@ -359,6 +359,31 @@ func TestSessionsEnd(t *testing.T) {
 	})
 }
 
+func TestARefusedLoginLeavesTheOthersInTheSession(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "admin-secret", "acme-secret")
+	refuse := func(context.Context, proto.Message) (proto.Message, error) {
+		return nil, status.Error(codes.Unauthenticated, "revoked")
+	}
+	b.api.answers["ListTasks"], b.api.answers["CancelTask"] = refuse, refuse
+	if _, body := b.get("tasks?tenant=acme"); !strings.Contains(body, "One of your logins has ended") || !strings.Contains(body, `name="next" value="/console/tasks?tenant=acme"`) {
+		t.Errorf("the user is not asked for a new token: %s", body)
+	}
+	if code, body := b.get("tenants"); code != http.StatusOK || strings.Contains(body, `name="token"`) {
+		t.Errorf("the operator's login has gone: %d %s", code, body)
+	}
+	if code, _ := b.get("tasks?tenant=acme"); code != http.StatusForbidden {
+		t.Errorf("the tenant's login is still used: %d", code)
+	}
+	b.post("login", url.Values{"token": {"acme-secret"}})
+	if _, body := b.post("tasks/513/cancel?tenant=acme", url.Values{"csrf": {b.csrf()}}); !strings.Contains(body, "One of your logins has ended") {
+		t.Errorf("a form: %s", body)
+	}
+	if code, body := b.get("tenants"); code != http.StatusOK || strings.Contains(body, `name="token"`) {
+		t.Errorf("after a form the operator's login has gone: %d %s", code, body)
+	}
+}
+
 func TestFormsOfOtherPagesDoNothing(t *testing.T) {
 	t.Parallel()
 	b, other := newBrowser(t, "acme-secret"), newBrowser(t, "acme-secret")

@@ -50,8 +50,9 @@ func refuseForm(w http.ResponseWriter) {
 type loginData struct {
 	Next    string
 	Problem *problem
-	// Ended says that a session has ended, Added that there is one already.
-	Ended, Added bool
+	// Ended says that a session has ended, Refused that one of its logins has, Added that there
+	// is one already.
+	Ended, Refused, Added bool
 	// Code is that of a link.
 	Code string
 	// Issuer is the name of the issuer at which people can log in; "": none.
@@ -63,8 +64,14 @@ var (
 	linkPage  = page{path: "link", name: "link", title: "Log in"}
 )
 
-// toLogin asks for a login. A live page learns from the status that its session has ended.
-func (c *Console) toLogin(w http.ResponseWriter, r *http.Request, ended bool) {
+// Why the page for logins is shown to somebody who had logged in, as its address says it.
+const (
+	sessionEnded = "ended"
+	loginRefused = "refused"
+)
+
+// toLogin asks for a login; why may be empty. A live page learns from the status that it has ended.
+func (c *Console) toLogin(w http.ResponseWriter, r *http.Request, why string) {
 	if r.Header.Get(liveHeader) != "" {
 		http.Error(w, "The session has ended.", http.StatusUnauthorized)
 		return
@@ -73,15 +80,15 @@ func (c *Console) toLogin(w http.ResponseWriter, r *http.Request, ended bool) {
 	if r.Method == http.MethodGet && r.URL.RequestURI() != root {
 		q.Set("next", r.URL.RequestURI())
 	}
-	if ended {
-		q.Set("ended", "1")
+	if why != "" {
+		q.Set(why, "1")
 	}
 	http.Redirect(w, r, root+"login?"+q.Encode(), http.StatusSeeOther)
 }
 
 func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) {
 	s, _ := c.session(r)
-	d := loginData{Next: next(r.FormValue("next")), Ended: r.FormValue("ended") != "", Added: s != nil, Issuer: c.issuerName()}
+	d := loginData{Next: next(r.FormValue("next")), Ended: r.FormValue(sessionEnded) != "", Refused: s != nil && r.FormValue(loginRefused) != "", Added: s != nil, Issuer: c.issuerName()}
 	c.newView(w, r, nil, &loginPage).render(d, nil)
 }
 

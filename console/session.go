@@ -63,6 +63,11 @@ func (s *session) add(l login) {
 	}
 }
 
+// remove removes the login with a secret.
+func (s *session) remove(secret string) {
+	s.Logins = slices.DeleteFunc(s.Logins, func(l login) bool { return l.Secret == secret })
+}
+
 // of returns the login of a tenant, or of the installation for "". It may be nil.
 func (s *session) of(tenant string) *login {
 	for i := range s.Logins {

@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -173,14 +174,21 @@ func (v *view) Inspecting() bool {
 	return l != nil && l.Tenant == "" && v.Tenant != ""
 }
 
-// ended reports whether an error says that a login is not valid any more. Then the answer
-// is a request to log in again.
+// ended reports whether an error says that a login is not valid any more. Then the login leaves
+// the session, the others stay, and the answer is a request to log in again.
 func (v *view) ended(err error) bool {
-	if status.Code(err) != codes.Unauthenticated {
+	var refused *refusedLogin
+	if !errors.As(err, &refused) {
 		return false
 	}
-	v.setCookie(v.w, "session", "", -time.Second)
-	v.toLogin(v.w, v.r, true)
+	v.session.remove(refused.secret)
+	if len(v.session.Logins) == 0 {
+		v.setCookie(v.w, "session", "", -time.Second)
+		v.toLogin(v.w, v.r, sessionEnded)
+		return true
+	}
+	_ = v.store(v.w, v.session) // it was stored before with one more, so it is not too large
+	v.toLogin(v.w, v.r, loginRefused)
 	return true
 }
 
