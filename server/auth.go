@@ -73,6 +73,8 @@ const (
 	refusedUnknown     = "unknown"
 	refusedRevoked     = "revoked"
 	refusedCertificate = "certificate_of_another" // the certificate is bound to another tenant than the token
+	// The certificate has expired since the connection began.
+	refusedCertificateExpired = "certificate_expired"
 )
 
 // refusalOf returns why the Authenticator has refused credentials.

@@ -57,7 +57,7 @@ func newGateway(g *gate, maxBody int64, console func(grpc.ClientConnInterface) h
 		routes.Handle(ConsolePath, fromBrowser(console(g)))
 	}
 	routes.Handle("/", g.early(limitBody(escaped(mux), maxBody)))
-	return secure(withOrigin(routes)), nil
+	return secure(g.current(withOrigin(routes))), nil
 }
 
 // ConsolePath is the path of the console. All its pages are below it.

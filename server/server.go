@@ -211,7 +211,7 @@ func grpcOptions(c *Config, in *intake) []grpc.ServerOption {
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle: 15 * time.Minute, MaxConnectionAge: time.Hour,
+			MaxConnectionIdle: 15 * time.Minute, MaxConnectionAge: maxConnectionAge,
 			MaxConnectionAgeGrace: time.Minute, Time: time.Minute, Timeout: 20 * time.Second,
 		}),
 	}
@@ -235,7 +235,7 @@ func newHTTP(c *Config, handler http.Handler) *http.Server {
 		ReadTimeout:       c.CallTimeout,
 		WriteTimeout:      2 * c.CallTimeout, // as sendWithin of the gate
 		IdleTimeout:       2 * time.Minute,
-		ConnContext:       withConnection,
+		ConnContext:       withHTTPConnection,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
