@@ -14,9 +14,9 @@ import (
 	"github.com/perceptor/perceptor/internal/oidc"
 )
 
-// newConsole makes the console, unless it is off. It returns what the server needs to serve
-// it; nil: there is none.
-func (a *API) newConsole(secure bool) (func(grpc.ClientConnInterface) http.Handler, error) {
+// newConsole makes the console, unless it is off; tls says that the server has TLS. It returns what
+// the server needs to serve it; nil: there is none.
+func (a *API) newConsole(tls bool) (func(grpc.ClientConnInterface) http.Handler, error) {
 	if !a.o.Config.Taskd.Console.Enabled {
 		return nil, nil
 	}
@@ -31,7 +31,7 @@ func (a *API) newConsole(secure bool) (func(grpc.ClientConnInterface) http.Handl
 	if err != nil {
 		return nil, err
 	}
-	a.console, err = console.New(console.Config{Secret: secret, Secure: secure, Issuer: issuer, Version: a.o.Version, Log: a.o.Log})
+	a.console, err = console.New(console.Config{Secret: secret, Secure: tls || a.o.Config.Taskd.Console.BehindTLS(), Issuer: issuer, Version: a.o.Version, Log: a.o.Log})
 	if err != nil {
 		return nil, err
 	}

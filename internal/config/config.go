@@ -251,7 +251,7 @@ type Taskd struct {
 // Console configures the web console.
 type Console struct {
 	Enabled bool         `key:"enabled" default:"true" doc:"Whether the console is served."`
-	URL     string       `key:"url" doc:"The address of taskd's HTTP API as browsers reach it, such as https://perceptor.example.com. Needed with login.client_id."`
+	URL     string       `key:"url" doc:"The address of taskd's HTTP API as browsers reach it, such as https://perceptor.example.com. With https the cookies of the console are Secure, also behind a proxy that ends TLS. Needed with login.client_id."`
 	Login   ConsoleLogin `key:"login" doc:"Logins with a browser at taskd.oidc.issuer, besides those with tokens."`
 	Secret  string       `key:"secret" secret:"true" doc:"A secret, of 16 bytes or more, with which the cookies of sessions are encrypted. Give all taskds the same value, or users must log in again whenever another one answers. After a change, all users log in again. Default: derived from kafka.signing_secret; without that, each taskd draws one at its start."`
 }

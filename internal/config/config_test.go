@@ -237,6 +237,23 @@ dispatcher: {claim_share: 0, claim_ahead: 3s, max_tick: 1ms, peek_every: 2ms, ma
 	}
 }
 
+func TestAnAddressOfTheConsoleIsRefusedAlsoWhereNobodyLogsInByIt(t *testing.T) {
+	for file, want := range map[string]string{
+		"taskd: {console: {url: perceptor.example.com}}":    `taskd.console.url: "perceptor.example.com" is not an address such as https://`,
+		"taskd: {console: {login: {client_id: c}}}":         "taskd.console.url: is missing: taskd.console.login.client_id is given",
+		"taskd: {console: {url: 'https://a.example.com/'}}": "",
+	} {
+		l, err := load(t, file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = l.Validate(0)
+		if named := err != nil && strings.Contains(err.Error(), "taskd.console.url"); named != (want != "") || want != "" && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", file, err, want)
+		}
+	}
+}
+
 func TestOpenLinksAreRefused(t *testing.T) {
 	const near = "kafka: {brokers: ['127.0.0.1:1', 'localhost:1', '[::1]:1']}\nzookeeper: {servers: ['127.0.0.9:1']}\ntaskd: {grpc_addr: '127.0.0.1:1', http_addr: ''}\n"
 	far := func(more string) string { return near + more }

@@ -27,16 +27,21 @@ type ConsoleLogin struct {
 	Token        string   `key:"token" default:"id" doc:"Which token of the issuer the console calls the API with: id or access. It must have taskd.oidc.audience and the claims of the tenant and the scopes; an access token must be a JSON Web Token."`
 }
 
-// validate checks the settings against those of the issuer and of the console.
-func (c *ConsoleLogin) validate(v *validator, issuer, address string) {
-	v.check(c.Token == "id" || c.Token == "access", "taskd.console.login.token: %q is neither id nor access", c.Token)
-	if c.ClientID == "" {
-		return
-	}
-	v.check(issuer != "", "taskd.oidc.issuer: is missing: taskd.console.login.client_id is given")
-	u, err := url.Parse(address)
-	v.check(err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && strings.Trim(u.Path, "/") == "" && u.RawQuery == "",
-		"taskd.console.url: %q is not an address such as https://perceptor.example.com, which taskd.console.login.client_id needs", address)
+// BehindTLS reports whether browsers reach the console by TLS, which a proxy may end.
+func (c *Console) BehindTLS() bool {
+	u, err := url.Parse(c.URL)
+	return err == nil && u.Scheme == "https"
+}
+
+// validate checks the settings, also against those of the issuer.
+func (c *Console) validate(v *validator, issuer string) {
+	v.check(c.Secret == "" || len(c.Secret) >= 16, "taskd.console.secret: has fewer than 16 bytes")
+	v.check(c.Login.Token == "id" || c.Login.Token == "access", "taskd.console.login.token: %q is neither id nor access", c.Login.Token)
+	v.check(c.Login.ClientID == "" || issuer != "", "taskd.oidc.issuer: is missing: taskd.console.login.client_id is given")
+	v.check(c.Login.ClientID == "" || c.URL != "", "taskd.console.url: is missing: taskd.console.login.client_id is given")
+	u, err := url.Parse(c.URL)
+	v.check(c.URL == "" || err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && strings.Trim(u.Path, "/") == "" && u.RawQuery == "",
+		"taskd.console.url: %q is not an address such as https://perceptor.example.com", c.URL)
 }
 
 func (c *OIDC) validate(v *validator) {
