@@ -384,6 +384,29 @@ func TestARefusedLoginLeavesTheOthersInTheSession(t *testing.T) {
 	}
 }
 
+func TestALongRefusalFitsIntoItsCookie(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{strings.Repeat("<", 5000), strings.Repeat("\x01", 5000), strings.Repeat("€", 5000), strings.Repeat("😀", 5000), strings.Repeat("x", 5000)} {
+		b := newBrowser(t, "acme-secret")
+		b.api.answers["CancelTask"] = func(context.Context, proto.Message) (proto.Message, error) {
+			return nil, status.Error(codes.InvalidArgument, text)
+		}
+		form := url.Values{"csrf": {b.csrf()}}
+		b.client.CheckRedirect = func(r *http.Request, _ []*http.Request) error {
+			for _, c := range r.Response.Cookies() {
+				if n := len(c.Name) + len(c.Value); n > 4096 {
+					t.Errorf("%.9q: the cookie %s has %d bytes, which browsers do not store", text, c.Name, n)
+				}
+			}
+			return nil
+		}
+		begin := "The request is not valid: " + html.EscapeString(string([]rune(text)[:50]))
+		if _, body := b.post("tasks/513/cancel", form); !strings.Contains(body, begin) || !strings.Contains(body, "…") {
+			t.Errorf("%.9q is not shown: %s", text, body)
+		}
+	}
+}
+
 func TestFormsOfOtherPagesDoNothing(t *testing.T) {
 	t.Parallel()
 	b, other := newBrowser(t, "acme-secret"), newBrowser(t, "acme-secret")

@@ -122,7 +122,7 @@ var backPage = page{path: "back", name: "back", title: "Log in"}
 func (c *Console) backFromIssuer(w http.ResponseWriter, r *http.Request) {
 	if reason := r.FormValue("error"); reason != "" {
 		c.refuseLogin(w, r, root, &problem{
-			Status: http.StatusForbidden, Title: c.issuerName() + " did not log you in", Text: short(reason + ": " + r.FormValue("error_description")),
+			Status: http.StatusForbidden, Title: c.issuerName() + " did not log you in", Text: short(reason+": "+r.FormValue("error_description"), 300),
 		})
 		return
 	}
@@ -130,11 +130,13 @@ func (c *Console) backFromIssuer(w http.ResponseWriter, r *http.Request) {
 	c.newView(w, r, nil, &backPage).render(issuerEnd+"?"+q.Encode(), nil)
 }
 
-// short cuts a text of others for a page.
-func short(text string) string {
-	const most = 300
+// short cuts a text of others for a page, after so many characters at most.
+func short(text string, most int) string {
 	runes := []rune(text)
-	return string(runes[:min(len(runes), most)])
+	if len(runes) <= most {
+		return string(runes)
+	}
+	return string(runes[:most]) + "…"
 }
 
 // endAtIssuer changes the code into a token and logs in with it.

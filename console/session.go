@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -212,11 +211,18 @@ type notice struct {
 
 const noticeAge = time.Minute
 
+// setNotice shows a notice on the next page. Its text is cut as far as the cookie needs: a character
+// has up to six bytes in JSON.
 func (c *Console) setNotice(w http.ResponseWriter, n notice) {
 	const maxText = 1000
-	n.Text = strings.ToValidUTF8(n.Text[:min(len(n.Text), maxText)], "")
-	if text, err := c.sealer.seal("notice", n); err == nil { // a struct of texts has a JSON form
-		c.setCookie(w, "notice", text, noticeAge)
+	whole := n.Text
+	for most := maxText; most > 0; most /= 2 {
+		n.Text = short(whole, most)
+		text, err := c.sealer.seal("notice", n)
+		if err == nil && len(text) <= maxCookie { // a struct of texts has a JSON form
+			c.setCookie(w, "notice", text, noticeAge)
+			return
+		}
 	}
 }
 
