@@ -58,8 +58,12 @@ func (e *examination) judgeListeners(of map[int32]*figures.Of, name func(tenant 
 			unhandled = append(unhandled, tenant+": "+strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 		}
 	}
-	if len(without) > 0 {
-		e.add(Warning, "listeners", "%d tenants have runs and no listener: %s", len(without), strings.Join(without[:min(len(without), maxNamed)], ", "))
+	if n := len(without); n > 0 {
+		have := "tenants have"
+		if n == 1 {
+			have = "tenant has"
+		}
+		e.add(Warning, "listeners", "%d %s runs and no listener: %s", n, have, strings.Join(without[:min(len(without), maxNamed)], ", "))
 	}
 	if len(unhandled) > 0 {
 		e.add(Warning, "handlers", "kinds without a handler were returned by listeners: %s", strings.Join(unhandled[:min(len(unhandled), maxNamed)], "; "))

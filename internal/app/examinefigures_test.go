@@ -35,8 +35,9 @@ func TestTenantsWithoutListenersAndHandlersAreNamed(t *testing.T) {
 	}{
 		{"all have", map[int32]*figures.Of{1: asked(2), figures.Total: asked(0)}, []string{"every tenant with runs has listeners"}},
 		{"not asked", map[int32]*figures.Of{1: {}}, []string{"every tenant with runs has listeners"}},
+		{"two do not", map[int32]*figures.Of{1: asked(0), 2: asked(0)}, []string{"2 tenants have runs and no listener: t1, t2"}},
 		{"some do not", map[int32]*figures.Of{1: asked(2, "mail", "fax"), 2: asked(0), 9: asked(0)}, []string{
-			"1 tenants have runs and no listener: t2", "kinds without a handler were returned by listeners: t1: fax, mail",
+			"1 tenant has runs and no listener: t2", "kinds without a handler were returned by listeners: t1: fax, mail",
 		}},
 	} {
 		e := &examination{}
