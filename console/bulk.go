@@ -122,19 +122,18 @@ func (v *view) bulkOperation(d *bulkForm) (*perceptorv1.BulkOperation, error) {
 		}
 		o.BackfillFrom, o.BackfillUntil, o.OneAtATime = from, until, v.Query("one_at_a_time") != ""
 	}
+	var err error
 	if d.Dead() {
-		o.DeadFilter = &perceptorv1.DeadRunFilter{
-			Kind: v.Query("kind"), Tags: v.tags(), DiedFrom: from, DiedUntil: until,
-			Reason: perceptorv1.DeadRun_Reason(perceptorv1.DeadRun_Reason_value[v.Query("reason")]),
-		}
-		return o, nil
+		o.DeadFilter = &perceptorv1.DeadRunFilter{Kind: v.Query("kind"), Tags: v.tags(), DiedFrom: from, DiedUntil: until}
+		o.DeadFilter.Reason, err = choice[perceptorv1.DeadRun_Reason](v, "reason", perceptorv1.DeadRun_Reason_value)
+		return o, err
 	}
-	o.Filter = &perceptorv1.TaskFilter{
-		Kind: v.Query("kind"), Tags: v.tags(), DueFrom: from, DueUntil: until,
-		Type:  perceptorv1.Task_Type(perceptorv1.Task_Type_value[v.Query("type")]),
-		State: perceptorv1.Task_State(perceptorv1.Task_State_value[v.Query("state")]),
+	o.Filter = &perceptorv1.TaskFilter{Kind: v.Query("kind"), Tags: v.tags(), DueFrom: from, DueUntil: until}
+	if o.Filter.Type, err = choice[perceptorv1.Task_Type](v, "type", perceptorv1.Task_Type_value); err != nil {
+		return nil, err
 	}
-	return o, nil
+	o.Filter.State, err = choice[perceptorv1.Task_State](v, "state", perceptorv1.Task_State_value)
+	return o, err
 }
 
 // bulkData is the data of the page of an operation.

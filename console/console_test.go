@@ -566,6 +566,33 @@ func TestTasksAreFoundByIdAndByKey(t *testing.T) {
 	}
 }
 
+func TestAFilterThatIsUnknownIsAFaultAndNotLeftOut(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "admin-secret", "acme-secret")
+	for path, want := range map[string]string{
+		"tasks?state=XX": `state "XX" is unknown`, "tasks?type=blocking": `type "blocking" is unknown`,
+		"dead?reason=XX": `reason "XX" is unknown`, "tenants?order=XX": `order "XX" is unknown`,
+	} {
+		if _, body := b.get(path); !strings.Contains(body, html.EscapeString(want)) {
+			t.Errorf("%s does not say %s: %s", path, want, body)
+		}
+	}
+	for field, action := range map[string]string{"state": "CANCEL", "type": "CANCEL", "reason": "PURGE_DEAD"} {
+		code, body := b.post("bulk/new", url.Values{"csrf": {b.csrf()}, "action": {action}, field: {"XX"}})
+		if want := html.EscapeString(field + ` "XX" is unknown`); code != http.StatusBadRequest || !strings.Contains(body, want) {
+			t.Errorf("a bulk operation: %d without %s: %s", code, want, body)
+		}
+	}
+	for _, method := range []string{"ListTasks", "ListDeadRuns", "CreateBulkOperation"} {
+		if n := len(b.api.called(method)); n > 0 {
+			t.Errorf("%d calls of %s", n, method)
+		}
+	}
+	if _, body := b.get("bulk/new"); !strings.Contains(body, "Purge finished") || !strings.Contains(body, "to purge: finished") {
+		t.Errorf("the default of a purge is not named: %s", body)
+	}
+}
+
 func TestAnEditSendsOnlyWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "acme-secret")

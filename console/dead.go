@@ -49,9 +49,11 @@ func (v *view) listDead() (any, error) {
 		return nil, err
 	}
 	d := &deadData{Total: -1}
-	r := &perceptorv1.ListDeadRunsRequest{
-		PageSize: deadPageSize, PageToken: v.Query("page"), Kind: v.Query("kind"), Tags: v.tags(),
-		Reason: perceptorv1.DeadRun_Reason(perceptorv1.DeadRun_Reason_value[v.Query("reason")]),
+	r := &perceptorv1.ListDeadRunsRequest{PageSize: deadPageSize, PageToken: v.Query("page"), Kind: v.Query("kind"), Tags: v.tags()}
+	if r.Reason, err = choice[perceptorv1.DeadRun_Reason](v, "reason", perceptorv1.DeadRun_Reason_value); err != nil {
+		p := problemOf(err)
+		d.Refused = &p
+		return d, nil
 	}
 	if r.DiedFrom, r.DiedUntil, d.Refused = v.period(); d.Refused != nil {
 		return d, nil

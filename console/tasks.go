@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,10 +74,13 @@ func (v *view) listTasks() (any, error) {
 
 // taskQuery reads the filter from the address.
 func (v *view) taskQuery() (*perceptorv1.ListTasksRequest, error) {
-	r := &perceptorv1.ListTasksRequest{
-		PageSize: pageSize, PageToken: v.Query("page"), Kind: v.Query("kind"), Tags: v.tags(),
-		Type:  perceptorv1.Task_Type(perceptorv1.Task_Type_value[v.Query("type")]),
-		State: perceptorv1.Task_State(perceptorv1.Task_State_value[v.Query("state")]),
+	r := &perceptorv1.ListTasksRequest{PageSize: pageSize, PageToken: v.Query("page"), Kind: v.Query("kind"), Tags: v.tags()}
+	var err error
+	if r.Type, err = choice[perceptorv1.Task_Type](v, "type", perceptorv1.Task_Type_value); err != nil {
+		return nil, err
+	}
+	if r.State, err = choice[perceptorv1.Task_State](v, "state", perceptorv1.Task_State_value); err != nil {
+		return nil, err
 	}
 	var ok bool
 	if r.DueFrom, ok = v.instantOf(v.Query("from")); !ok {
@@ -96,6 +100,16 @@ func (v *view) tags() (tags []string) {
 		}
 	}
 	return tags
+}
+
+// choice reads a parameter that is the name of a value of an enum. One that is not given is 0.
+func choice[E ~int32](v *view, name string, values map[string]int32) (E, error) {
+	given := v.Query(name)
+	value, ok := values[given]
+	if given != "" && !ok {
+		return 0, badField(name, fmt.Sprintf("%q is unknown", short(given, 40)))
+	}
+	return E(value), nil
 }
 
 func badField(field, fault string) error {

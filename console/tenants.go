@@ -39,9 +39,12 @@ func (v *view) listTenants() (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	order, err := choice[perceptorv1.ListTenantFiguresRequest_Order](v, "order", perceptorv1.ListTenantFiguresRequest_Order_value)
+	if err != nil {
+		return nil, err
+	}
 	list, err := v.monitoring.ListTenantFigures(ctx, &perceptorv1.ListTenantFiguresRequest{
-		Tenant: v.Query("q"), PageSize: 2 * pageSize, PageToken: v.Query("page"),
-		OrderBy: perceptorv1.ListTenantFiguresRequest_Order(perceptorv1.ListTenantFiguresRequest_Order_value[v.Query("order")]),
+		Tenant: v.Query("q"), PageSize: 2 * pageSize, PageToken: v.Query("page"), OrderBy: order,
 	})
 	if status.Code(err) == codes.FailedPrecondition { // no figures are stored
 		return v.namesOfTenants(ctx)
