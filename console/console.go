@@ -25,7 +25,7 @@ const (
 	maxForm = 1 << 20
 	// maxLoginForm bounds it where nobody has logged in. The largest has a token.
 	maxLoginForm = 16 << 10
-	// maxQuery bounds the query of an address, in bytes. Each link of a list repeats it.
+	// maxQuery bounds the query of an address, in bytes. Links of a list repeat what its page knows of it.
 	maxQuery = 4 << 10
 	// maxPages bounds the pages that are made, or that browsers have not taken yet. One tenant
 	// has half of them. A further page waits for pageWait at most.

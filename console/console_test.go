@@ -566,11 +566,48 @@ func TestTasksAreFoundByIdAndByKey(t *testing.T) {
 	}
 }
 
+func TestLinksRepeatOnlyWhatTheirPageKnows(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "admin-secret", "acme-secret")
+	list := &perceptorv1.ListTasksResponse{NextPageToken: "next"}
+	for i := range 50 {
+		task := &perceptorv1.Task{Id: int64(i + 1)}
+		for j := range 16 {
+			task.Tags = append(task.Tags, strings.Repeat("t", j+1))
+		}
+		list.Tasks = append(list.Tasks, task)
+	}
+	b.api.answers["ListTasks"] = func(context.Context, proto.Message) (proto.Message, error) { return list, nil }
+	_, plain := b.get("tasks?tenant=acme&kind=mail")
+	long := strings.Repeat("%26", 1300)
+	for _, query := range []string{"foo=" + long, "kind=" + long, "q=&q=" + long, "page=&page=" + long, "sort=" + long, "from=" + long, "type=" + strings.Repeat("%20", 1300)} {
+		if _, body := b.get("tasks?tenant=acme&kind=mail&" + query); len(body) > len(plain)+64<<10 {
+			t.Errorf("%.10s makes a page of %d bytes, without it %d", query, len(body), len(plain))
+		}
+	}
+	for path, links := range map[string][]string{
+		"tasks?tenant=acme&kind=mail&state=RUNNING&type=BLOCKING&tags=a&from=2027-01-01T00:00&until=2027-01-02T00:00&sort=due&page=p": {
+			"from=2027-01-01T00%3A00&kind=mail&page=p&sort=-due&state=RUNNING&tags=a&tenant=acme&type=BLOCKING&until=2027-01-02T00%3A00", "page=next&sort=due",
+		},
+		"dead?tenant=acme&kind=mail&reason=SILENT&tags=a&from=2027-01-01T00:00&page=p":          {"from=2027-01-01T00%3A00&kind=mail&reason=SILENT&tags=a&tenant=acme"},
+		"tenants?q=a&order=BACKLOG&page=p":                                                      {"order=BACKLOG&q=a"},
+		"audit?scope=tenant&tenant=acme&actor=a&action=b&object=c&from=2027-01-01T00:00&page=p": {"action=b&actor=a&from=2027-01-01T00%3A00&object=c&scope=tenant&tenant=acme"},
+		"audit?about=acme&page=p":                                                               {"about=acme"},
+	} {
+		_, body := b.get(path)
+		for _, link := range links {
+			if !strings.Contains(html.UnescapeString(body), "?"+link) && !strings.Contains(html.UnescapeString(body), "&"+link) {
+				t.Errorf("%s has no link with %s", path, link)
+			}
+		}
+	}
+}
+
 func TestAFilterThatIsUnknownIsAFaultAndNotLeftOut(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "admin-secret", "acme-secret")
 	for path, want := range map[string]string{
-		"tasks?state=XX": `state "XX" is unknown`, "tasks?type=blocking": `type "blocking" is unknown`,
+		"tasks?state=XX": `state "XX" is unknown`, "tasks?type=blocking": `type "blocking" is unknown`, "tasks?sort=-XX": `sort "-XX" is unknown`,
 		"dead?reason=XX": `reason "XX" is unknown`, "tenants?order=XX": `order "XX" is unknown`,
 	} {
 		if _, body := b.get(path); !strings.Contains(body, html.EscapeString(want)) {

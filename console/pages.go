@@ -19,6 +19,8 @@ type page struct {
 	charts bool
 	// form says that the page also takes POST, for forms that are shown again.
 	form bool
+	// query names the parameters that links from the page to itself keep, besides tenant and page.
+	query []string
 	// show returns the data of the template, or a [redirectTo].
 	show func(*view) (any, error)
 }

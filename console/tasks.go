@@ -14,7 +14,7 @@ import (
 )
 
 var taskPages = []page{
-	{path: "tasks", name: "tasks", title: "Tasks", section: "tasks", show: (*view).listTasks},
+	{path: "tasks", name: "tasks", title: "Tasks", section: "tasks", query: []string{"kind", "state", "type", "tags", "from", "until", "sort"}, show: (*view).listTasks},
 	{path: "tasks/{id}", name: "task", title: "Task", section: "tasks", live: 5, show: (*view).showTask},
 }
 
@@ -82,7 +82,11 @@ func (v *view) taskQuery() (*perceptorv1.ListTasksRequest, error) {
 	if r.State, err = choice[perceptorv1.Task_State](v, "state", perceptorv1.Task_State_value); err != nil {
 		return nil, err
 	}
-	var ok bool
+	by := v.Query("sort")
+	_, ok := taskColumns[strings.TrimPrefix(by, "-")]
+	if by != "" && !ok {
+		return nil, unknownChoice("sort", by)
+	}
 	if r.DueFrom, ok = v.instantOf(v.Query("from")); !ok {
 		return nil, badField("due from", "is not an instant such as 2026-01-31T12:00")
 	}
@@ -107,27 +111,34 @@ func choice[E ~int32](v *view, name string, values map[string]int32) (E, error) 
 	given := v.Query(name)
 	value, ok := values[given]
 	if given != "" && !ok {
-		return 0, badField(name, fmt.Sprintf("%q is unknown", short(given, 40)))
+		return 0, unknownChoice(name, given)
 	}
 	return E(value), nil
+}
+
+func unknownChoice(name, given string) error {
+	return badField(name, fmt.Sprintf("%q is unknown", short(given, 40)))
 }
 
 func badField(field, fault string) error {
 	return status.Errorf(codes.InvalidArgument, "%s %s", field, fault)
 }
 
-// sortTasks sorts the tasks of one page by a column.
+// taskColumns compare tasks by the columns that a page can be sorted by.
+var taskColumns = map[string]func(a, b *perceptorv1.Task) int{
+	"id":     func(a, b *perceptorv1.Task) int { return cmp.Compare(a.Id, b.Id) },
+	"kind":   func(a, b *perceptorv1.Task) int { return cmp.Compare(a.Kind, b.Kind) },
+	"state":  func(a, b *perceptorv1.Task) int { return cmp.Compare(a.State, b.State) },
+	"due":    func(a, b *perceptorv1.Task) int { return a.DueTime.AsTime().Compare(b.DueTime.AsTime()) },
+	"runs":   func(a, b *perceptorv1.Task) int { return cmp.Compare(a.RunCount, b.RunCount) },
+	"missed": func(a, b *perceptorv1.Task) int { return cmp.Compare(a.MissedCount, b.MissedCount) },
+	"added":  func(a, b *perceptorv1.Task) int { return a.CreateTime.AsTime().Compare(b.CreateTime.AsTime()) },
+}
+
+// sortTasks sorts the tasks of one page by a column; "": not at all.
 func sortTasks(tasks []*perceptorv1.Task, column string) {
 	by, desc := strings.CutPrefix(column, "-")
-	less := map[string]func(a, b *perceptorv1.Task) int{
-		"id":     func(a, b *perceptorv1.Task) int { return cmp.Compare(a.Id, b.Id) },
-		"kind":   func(a, b *perceptorv1.Task) int { return cmp.Compare(a.Kind, b.Kind) },
-		"state":  func(a, b *perceptorv1.Task) int { return cmp.Compare(a.State, b.State) },
-		"due":    func(a, b *perceptorv1.Task) int { return a.DueTime.AsTime().Compare(b.DueTime.AsTime()) },
-		"runs":   func(a, b *perceptorv1.Task) int { return cmp.Compare(a.RunCount, b.RunCount) },
-		"missed": func(a, b *perceptorv1.Task) int { return cmp.Compare(a.MissedCount, b.MissedCount) },
-		"added":  func(a, b *perceptorv1.Task) int { return a.CreateTime.AsTime().Compare(b.CreateTime.AsTime()) },
-	}[by]
+	less := taskColumns[by]
 	if less == nil {
 		return
 	}

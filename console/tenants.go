@@ -17,7 +17,7 @@ import (
 
 var (
 	tenantPages = []page{
-		{path: "tenants", name: "tenants", title: "Tenants", section: "tenants", live: 10, show: (*view).listTenants},
+		{path: "tenants", name: "tenants", title: "Tenants", section: "tenants", live: 10, query: []string{"q", "order"}, show: (*view).listTenants},
 		{path: "tenants/{name}", name: "tenant", title: "Tenant", section: "tenants", live: 5, charts: true, show: (*view).showTenant},
 		{path: "tenants/{name}/edit", name: "edittenant", title: "Settings", section: "tenants", form: true, show: (*view).editTenant},
 	}

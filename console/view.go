@@ -249,9 +249,15 @@ func (v *view) URL(path string, pairs ...any) string {
 	return root + path + "?" + q.Encode()
 }
 
-// With returns the address of this page with some parameters replaced.
+// With returns the address of this page with some parameters replaced. It has those of the page only,
+// each once: a list has hundreds of links, and who asks for it must not choose how long each one is.
 func (v *view) With(pairs ...any) string {
-	q := v.r.URL.Query()
+	given, q := v.r.URL.Query(), url.Values{}
+	for _, name := range append([]string{"tenant", "page"}, v.page.query...) {
+		if value := strings.TrimSpace(given.Get(name)); value != "" {
+			q.Set(name, value)
+		}
+	}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		q.Del(text(pairs[i]))
 		if value := text(pairs[i+1]); value != "" {
