@@ -107,6 +107,10 @@ func (c *Console) beginAtIssuer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	sealed, err := c.sealer.seal("trip", t)
+	if err == nil && len(sealed) > maxCookie { // rather another page than no login
+		t.Next = root
+		sealed, err = c.sealer.seal("trip", t)
+	}
 	if err != nil {
 		c.refuseLogin(w, r, t.Next, &problem{Status: http.StatusInternalServerError, Title: "The login could not begin", Text: err.Error()})
 		return

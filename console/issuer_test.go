@@ -87,6 +87,20 @@ func TestPeopleLogInAtTheIssuer(t *testing.T) {
 	}
 }
 
+func TestALoginAtTheIssuerBeginsAlsoFromALongAddress(t *testing.T) {
+	t.Parallel()
+	b, _ := withIssuer(t)
+	r := b.request(http.MethodGet, "login/issuer?next="+url.QueryEscape(root+"tasks?tags="+strings.Repeat("x", 3500)), nil)
+	a, err := b.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	if c := a.Cookies(); len(c) != 1 || c[0].Value == "" || len(c[0].Name)+len(c[0].Value) > 4096 {
+		t.Errorf("the browser does not store the cookie of the login: %d cookies, %v", len(c), c)
+	}
+}
+
 func TestALoginAtTheIssuerKeepsTheOtherLogins(t *testing.T) {
 	t.Parallel()
 	b, i := withIssuer(t, "admin-secret")
