@@ -60,7 +60,7 @@ var conditions = []Alert{
 	},
 	{
 		Name: "PerceptorNoListener", Value: `sum(perceptor_tenants_without_listener)`, Condition: `> 0`, For: 10 * time.Minute, Severity: Ticket,
-		Summary: "{{ $value }} tenants have runs and no listener: nobody handles their runs.",
+		Summary: "Tenants that have runs and no listener: {{ $value }}. Nobody handles their runs.",
 		Action:  "`perceptorctl doctor` names them. Tell the team: their runs wait and are given up after `give_up_after`.",
 	},
 	{
