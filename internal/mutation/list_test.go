@@ -325,4 +325,32 @@ var mutations = []mutation{
 		new:  "if !MUTATED { t.bytes -= len(e.rec.pub.Params) }",
 		pkg:  "./client", tests: "TestResultsWithoutAnAnswerNeedLittleMemory",
 	},
+	{
+		name: "load-beside-a-move",
+		in:   "store/shards/far",
+		old:  "if len(l.packs) > 0 {",
+		new:  "if len(l.packs) > 0 && !MUTATED {",
+		pkg:  "./store/shards", tests: "TestAnExportMissesNoTaskThatMovesBesideALoad",
+	},
+	{
+		name: "memory-of-backlogs-by-chance",
+		in:   "dispatch",
+		old:  "|| p.lacksLonger(now, own.since) {",
+		new:  "|| p.lacksLonger(now, own.since) && !MUTATED {",
+		pkg:  "./dispatch", tests: "TestDatabasesShareBacklogsEqually",
+	},
+	{
+		name: "next-instant-beyond-a-duration",
+		in:   "task",
+		old:  "if next > now.Add(MaxBitGap) {\n\t\t\tm.detachFrom(0, now)",
+		new:  "if !MUTATED && next > now.Add(MaxBitGap) || MUTATED && next.Sub(now) > MaxBitGap {\n\t\t\tm.detachFrom(0, now)",
+		pkg:  "./task", tests: "TestASilentRunIsDeliveredAgainHoweverFar",
+	},
+	{
+		name: "debt-of-an-import-before-calls",
+		in:   "server",
+		old:  "s.take(r, s.debt, true, now)",
+		new:  "s.take(r, s.debt, !MUTATED, now)",
+		pkg:  "./server", tests: "TestAnImportIsInNoCallsWay",
+	},
 }
