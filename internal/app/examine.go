@@ -78,8 +78,9 @@ type examination struct {
 	// virtual says that the databases have a virtual clock on purpose, single that one process
 	// owns all shards.
 	virtual, single bool
-	// owner is the only owner of all shards, if there is one.
+	// owner is the only owner of all shards, if there is one. owned says that all have one.
 	owner string
+	owned bool
 	// listenersApart says that a process that runs examines itself, and listeners more often than
 	// everything else.
 	listenersApart bool
@@ -204,7 +205,7 @@ func (e *examination) owners(ctx context.Context, cluster *store.Cluster) {
 		e.cure("start a dispatcher; if one runs, its log and perceptorctl assign items say why it owns nothing")
 		return
 	}
-	if len(names) == 1 {
+	if e.owned = true; len(names) == 1 {
 		e.owner = all[0].Name
 	}
 	e.add(OK, "shards", "all %d have an owner; dispatchers: %d", task.Shards, len(names))
@@ -376,52 +377,58 @@ func (e *examination) assignment(ctx context.Context, cluster *store.Cluster) {
 		e.fail("assignment", err)
 		return
 	}
-	if place == config.InZooKeeper {
-		e.zookeeper(ctx, admin)
-		return
+	if place == config.InPostgres || e.zookeeper(ctx, admin) {
+		e.members(ctx, admin, place)
 	}
-	e.members(ctx, admin)
 }
 
-// members checks the dispatchers that agree in Postgres.
-func (e *examination) members(ctx context.Context, admin *assign.Admin) {
+// members checks that dispatchers run. The owners in the databases do not tell: a dispatcher that
+// was killed remains the owner until another one takes over.
+func (e *examination) members(ctx context.Context, admin *assign.Admin, place string) {
+	where := "in ZooKeeper"
+	if place == config.InPostgres {
+		where = fmt.Sprintf("in database %d", homeDatabase)
+	}
 	o, err := admin.Overview(ctx)
+	none := errors.Is(err, assign.ErrNotFound)
 	switch {
-	case errors.Is(err, assign.ErrNotFound) && e.owner != "":
+	case none && e.owner != "" && place == config.InPostgres:
 		e.add(OK, "assignment", "%s owns all shards by itself and agrees with nobody, as taskd dev does", e.owner)
-	case errors.Is(err, assign.ErrNotFound):
-		e.add(OK, "assignment", "in database %d; no dispatcher has run yet", homeDatabase)
-	case err != nil:
-		e.fail("assignment", fmt.Errorf("the tables in database %d cannot be read: %w", homeDatabase, err))
+	case none && !e.owned:
+		e.add(OK, "assignment", "%s; no dispatcher has run yet", where)
+	case err != nil && !none:
+		e.fail("assignment", fmt.Errorf("what dispatchers have written %s cannot be read: %w", where, err))
 	case len(o.Faults) > 0:
-		e.add(Failed, "assignment", "in database %d: %s", homeDatabase, strings.Join(o.Faults, "; "))
+		e.add(Failed, "assignment", "%s: %s", where, strings.Join(o.Faults, "; "))
 		e.cure("perceptorctl assign strategy shows the text, assign reset removes it")
 	case len(o.Members) == 0:
-		e.add(Warning, "assignment", "in database %d; no dispatcher is a member", homeDatabase)
-		e.cure("start a dispatcher")
+		e.add(Failed, "assignment", "%s; no dispatcher is a member, so no task fires", where)
+		e.cure("start a dispatcher; if one runs, its log says why it is none")
 	default:
-		e.add(OK, "assignment", "in database %d; members: %d", homeDatabase, len(o.Members))
+		e.add(OK, "assignment", "%s; members: %d", where, len(o.Members))
 	}
 }
 
-func (e *examination) zookeeper(ctx context.Context, admin *assign.Admin) {
+// zookeeper checks the servers, and reports whether the assignment can be read there.
+func (e *examination) zookeeper(ctx context.Context, admin *assign.Admin) bool {
 	if err := reachZooKeeper(ctx, &e.config.ZooKeeper); err != nil {
 		e.add(Failed, "zookeeper", "none of %v answers: %s", e.config.ZooKeeper.Servers, oneLine(err))
 		e.cure("do the servers run, and are zookeeper.servers and zookeeper.tls what they listen with?")
-		return
+		return false
 	}
 	e.add(OK, "zookeeper", "a server answers")
-	e.access(ctx, admin)
+	return e.access(ctx, admin)
 }
 
-// access says whether anyone may change who owns which shard.
-func (e *examination) access(ctx context.Context, admin *assign.Admin) {
+// access says whether anyone may change who owns which shard, and reports whether this program may read it.
+func (e *examination) access(ctx context.Context, admin *assign.Admin) bool {
 	open, err := admin.Open(ctx)
 	switch {
 	case errors.Is(err, assign.ErrNotFound): // no dispatcher has run yet
 	case err != nil:
 		e.add(Failed, "zookeeper", "the nodes cannot be read: %s", oneLine(err))
 		e.cure("are zookeeper.user and zookeeper.password those that the nodes belong to?")
+		return false
 	case len(open) > 0 && e.config.ZooKeeper.User == "":
 		e.add(Warning, "zookeeper", "anyone who reaches ZooKeeper may change who owns which shard")
 		e.cure("set zookeeper.user and zookeeper.password in all programs, then restart them one after the other")
@@ -431,4 +438,5 @@ func (e *examination) access(ctx context.Context, admin *assign.Admin) {
 	default:
 		e.add(OK, "zookeeper", "only zookeeper.user may read and change the assignment")
 	}
+	return true
 }
