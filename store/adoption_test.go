@@ -52,7 +52,7 @@ func TestASignOfLostCommitsLeadsToOneAdoption(t *testing.T) {
 		DROP TABLE database_identity; ALTER TABLE copied RENAME TO database_identity`
 	for _, c := range []struct{ name, sign, reason string }{
 		{"server", "UPDATE database_identity SET system_identifier = 1", "it is on another server"},
-		{"timeline", "UPDATE database_identity SET timeline = timeline - 1", "a standby was promoted"},
+		{"timeline", "UPDATE database_identity SET timeline = timeline - 1", "a standby was promoted, or a backup was restored to a point in time"},
 		{"restart", "UPDATE database_identity SET started_us = started_us - 1", "the server was restarted"},
 		{"dump", copied, "it was restored from a dump"},
 		{"incarnation", "UPDATE database_identity SET incarnation = 0", "its identity went back"},

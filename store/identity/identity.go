@@ -172,7 +172,7 @@ func (s *state) differs(known state) string {
 	case s.here.system != s.stored.system:
 		return "it is on another server"
 	case s.here.timeline != s.stored.timeline:
-		return "a standby was promoted"
+		return "a standby was promoted, or a backup was restored to a point in time"
 	case s.here.started != s.stored.started:
 		return Restarted
 	case s.here.relation != s.stored.relation:
