@@ -103,6 +103,11 @@ var oneKey = regexp.MustCompile(`Index Cond: \(\(tenant_id = \$2[^)]*\) AND \(sh
 // whose dead runs are all published, no more rows are looked at than are wanted.
 func TestUnpublishedDeadRunsAreFoundByTheirIndex(t *testing.T) {
 	b := setup(t)
+	// An autovacuum that has seen the table empty makes both indexes equal, until there are rows enough to matter.
+	b.exec(`ALTER TABLE dead_run SET (autovacuum_enabled = off)`)
+	t.Cleanup(func() { b.exec(`ALTER TABLE dead_run RESET (autovacuum_enabled)`) })
+	b.exec(`TRUNCATE dead_run`)
+	b.exec(`DELETE FROM pg_statistic WHERE starelid = 'dead_run'::regclass`) // what one before this test has seen
 	for _, state := range []struct{ name, sql string }{
 		{"new", ``},
 		{"filled", `INSERT INTO dead_run (tenant_id, id, seq, scheduled_at, died_at, attempt, reason, kind, error, params, type,
