@@ -346,11 +346,4 @@ var mutations = []mutation{
 		new:  "if !MUTATED && next > now.Add(MaxBitGap) || MUTATED && next.Sub(now) > MaxBitGap {\n\t\t\tm.detachFrom(0, now)",
 		pkg:  "./task", tests: "TestASilentRunIsDeliveredAgainHoweverFar",
 	},
-	{
-		name: "debt-of-an-import-before-calls",
-		in:   "server",
-		old:  "s.take(r, s.debt, true, now)",
-		new:  "s.take(r, s.debt, !MUTATED, now)",
-		pkg:  "./server", tests: "TestAnImportIsInNoCallsWay",
-	},
 }
