@@ -58,7 +58,7 @@ type Part struct {
 type Dir struct {
 	State
 	path   string
-	unlock func() error
+	unlock func()
 	writer *Writer
 	file   *os.File // nil: no part has begun
 	buffer *bufio.Writer
@@ -99,7 +99,8 @@ func open(path string, f func() (*Dir, error)) (*Dir, error) {
 	}
 	d, err := f()
 	if err != nil {
-		return nil, errors.Join(err, unlock())
+		unlock()
+		return nil, err
 	}
 	if d.unlock = unlock; d.Done {
 		d.Abandon() // there is nothing to write
@@ -323,7 +324,7 @@ func (d *Dir) Abandon() {
 		d.file = nil
 	}
 	if d.unlock != nil {
-		_ = d.unlock() // nothing was written to the file
+		d.unlock()
 		d.unlock = nil
 	}
 }

@@ -3,9 +3,9 @@ package export
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"syscall"
+
+	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
 // lockFile is the name of the file whose lock the program has that writes to the directory. The lock ends
@@ -16,19 +16,10 @@ const lockFile = "export.lock"
 var ErrHeld = errors.New("another program writes to the directory")
 
 // lock locks a directory. It fails with [ErrHeld] if another one has it.
-func lock(path string) (unlock func() error, err error) {
-	f, err := os.OpenFile(filepath.Join(path, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
+func lock(path string) (unlock func(), err error) {
+	unlock, err = subprocess.TryLockFile(filepath.Join(path, lockFile))
+	if errors.Is(err, subprocess.ErrLocked) {
+		return nil, fmt.Errorf("%s: %w", path, ErrHeld)
 	}
-	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	switch {
-	case err == nil:
-		return f.Close, nil
-	case errors.Is(err, syscall.EWOULDBLOCK):
-		err = fmt.Errorf("%s: %w", path, ErrHeld)
-	default:
-		err = fmt.Errorf("lock %s: %w", f.Name(), err)
-	}
-	return nil, errors.Join(err, f.Close())
+	return unlock, err
 }

@@ -359,25 +359,23 @@ func (s *spending) pace(ctx context.Context, stop <-chan struct{}, m any) error 
 	}()
 	err := s.payDebt(ctx)
 	if err == nil && s.units != nil {
-		err = s.payUnits(ctx)
+		err = s.payUnits(ctx, int(chunk.LineCount))
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err == nil && s.units != nil {
-		s.use.stocks[s.quota].borrow(*s.units, int(chunk.LineCount))
-	}
 	return err
 }
 
-// payUnits waits until the rate of the quota has made up for the lines before.
-func (s *spending) payUnits(ctx context.Context) error {
+// payUnits waits until the rate of the quota has made up for the lines before, and charges those of a chunk.
+func (s *spending) payUnits(ctx context.Context, lines int) error {
 	stock := &s.use.stocks[s.quota]
 	for wait := stock.owed(*s.units); wait > 0; wait = stock.owed(*s.units) {
 		if !ctxtime.Sleep(ctx, min(wait, longestPace)) {
 			return ctx.Err()
 		}
 	}
+	stock.borrow(*s.units, lines)
 	return nil
 }
 

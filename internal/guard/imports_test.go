@@ -47,7 +47,7 @@ var imports = []rule{
 	{"store/place", []string{"store/place/sql"}},
 	{"store", []string{"internal/renewal", "migrations", "store/identity", "store/place", "task"}},
 	{"store/move/sql", []string{"store/statement"}},
-	{"store/move", []string{"migrations", "store", "store/move/sql", "store/place", "store/statement"}},
+	{"store/move", []string{"internal/ctxtime", "migrations", "store", "store/move/sql", "store/place", "store/statement"}},
 	{"store/clock/sql", []string{"store/pack", "store/statement", "task"}},
 	{"store/clock", []string{"store", "store/clock/sql", "store/statement", "task"}},
 	{"store/control/sql", []string{"store/statement"}},
@@ -93,7 +93,7 @@ var imports = []rule{
 	{"delivery", []string{"record", "task"}},
 	{"console", []string{"internal/duration", "internal/payload", "internal/share", "proto/perceptor/v1"}},
 	{"export/line", []string{"proto/perceptor/v1", "task"}},
-	{"export", nil},
+	{"export", []string{"internal/subprocess"}},
 	{"transfer/migrate", []string{"proto/perceptor/v1", "task"}},
 	{"server/...", []string{"export/line", "internal/ctxtime", "internal/jsonfault", "internal/jsonsyntax", "internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule/...", "server/...", "task"}},
 

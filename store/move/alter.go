@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store/statement"
 )
 
@@ -39,9 +40,7 @@ func (m *Mover) alter(ctx context.Context, of *statement.Statement) error {
 		case time.Since(began) > alterWait:
 			return fmt.Errorf("another session at %s, such as a backup, uses a table for longer than %s: continue when it has ended: %w", m.from, alterWait, err)
 		}
-		select {
-		case <-time.After(alterEvery):
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, alterEvery) {
 			return ctx.Err()
 		}
 	}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store/move/sql"
 	"github.com/perceptor/perceptor/store/place"
 )
@@ -140,9 +140,7 @@ func (m *Mover) unpublish(ctx context.Context, sync string) error {
 		if left == 0 {
 			break
 		}
-		select {
-		case <-time.After(lookEvery):
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, lookEvery) {
 			return ctx.Err()
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/migrations"
 	"github.com/perceptor/perceptor/store/move/sql"
 	"github.com/perceptor/perceptor/store/place"
@@ -210,9 +211,7 @@ func (m *Mover) follow(ctx context.Context) error {
 		if step == Following && p.Lag < near {
 			return nil
 		}
-		select {
-		case <-time.After(lookEvery):
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, lookEvery) {
 			return ctx.Err()
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/move/sql"
 	"github.com/perceptor/perceptor/store/place"
@@ -248,9 +249,7 @@ func (m *Mover) beAlone(ctx context.Context) error {
 		if time.Since(began) > aloneWait {
 			return ErrElsewhere
 		}
-		select {
-		case <-time.After(lookEvery):
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, lookEvery) {
 			return ctx.Err()
 		}
 	}
@@ -280,12 +279,10 @@ func (m *Mover) begin(ctx context.Context, at *place.Copy) (err error) {
 	if err := m.reached("announced"); err != nil {
 		return err
 	}
-	select {
-	case <-time.After(store.HeardAfter):
-		return m.old.exec(ctx, sql.Step, Copying)
-	case <-ctx.Done():
+	if !ctxtime.Sleep(ctx, store.HeardAfter) {
 		return ctx.Err()
 	}
+	return m.old.exec(ctx, sql.Step, Copying)
 }
 
 // publishPlace writes a place into all databases.

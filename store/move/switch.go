@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store/move/sql"
 	"github.com/perceptor/perceptor/store/place"
 )
@@ -43,9 +44,7 @@ func (m *Mover) switchOver(ctx context.Context) error {
 		if err == nil || !errors.Is(err, errPaused) || m.result.Attempts == attempts || ctx.Err() != nil {
 			return err
 		}
-		select {
-		case <-time.After(between):
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, between) {
 			return err
 		}
 		if err := m.follow(ctx); err != nil {
@@ -128,9 +127,7 @@ func (m *Mover) inPause(ctx context.Context) error {
 	if err := m.reached("paused"); err != nil {
 		return err
 	}
-	select {
-	case <-time.After(heard):
-	case <-ctx.Done():
+	if !ctxtime.Sleep(ctx, heard) {
 		return ctx.Err()
 	}
 	locked, err := m.open(ctx, m.source, m.schema)
@@ -195,9 +192,7 @@ func (m *Mover) catchUp(ctx context.Context) error {
 		if arrived == mark {
 			break
 		}
-		select {
-		case <-time.After(markEvery):
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, markEvery) {
 			return fmt.Errorf("the new copy is too far behind: %w", ctx.Err())
 		}
 	}
@@ -297,9 +292,7 @@ func (m *Mover) resolve(ctx context.Context, cause error) error {
 				return fmt.Errorf("%w: %w", errPaused, cause)
 			}
 		}
-		select {
-		case <-time.After(lookEvery):
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, lookEvery) {
 			return fmt.Errorf("%w: resume the move when %s answers", cause, m.from)
 		}
 	}
