@@ -104,7 +104,8 @@ func fileSystem(dir string) (total, free int64, err error) {
 	if err := syscall.Statfs(dir, &fs); err != nil {
 		return 0, 0, err
 	}
-	total, free = int64(fs.Blocks)*fs.Bsize, int64(fs.Bavail)*fs.Bsize
+	block := int64(fs.Bsize) //nolint:unconvert // other systems have another type
+	total, free = int64(fs.Blocks)*block, int64(fs.Bavail)*block
 	if total <= 0 {
 		return 0, 0, errNoFileSystem
 	}
