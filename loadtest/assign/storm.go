@@ -131,6 +131,9 @@ var actions = []action{
 }
 
 func (s *storm) step(ctx context.Context) error {
+	if err := s.died(); err != nil {
+		return err
+	}
 	if len(s.members) == 0 {
 		return s.join(ctx, nil)
 	}

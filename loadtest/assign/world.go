@@ -168,9 +168,13 @@ func (w *world) forgetMember(m *member) {
 	w.members = slices.DeleteFunc(w.members, func(o *member) bool { return o == m })
 }
 
-// suspend stops a member's process; [world.wakeUp] resumes it after d.
+// suspend stops a member's process; [world.wakeUp] resumes it after d. A process that has ended
+// is left to [world.died], which knows why.
 func (w *world) suspend(m *member, d time.Duration) error {
-	if err := m.process.Signal(syscall.SIGSTOP); err != nil {
+	switch err := m.process.Signal(syscall.SIGSTOP); {
+	case errors.Is(err, os.ErrProcessDone):
+		return nil
+	case err != nil:
 		return err
 	}
 	m.resume = time.Now().Add(d)
