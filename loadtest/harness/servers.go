@@ -87,8 +87,7 @@ func (s Servers) Statements(ctx context.Context) (StatementCounts, error) {
 			return nil, err
 		}
 		for text, e := range counts {
-			t := sum[text]
-			sum[text] = executions{t.calls + e.calls, t.plan + e.plan, t.execute + e.execute}
+			sum[text] = sum[text].plus(e)
 		}
 	}
 	return sum, nil

@@ -32,6 +32,9 @@ func (s *Setup) countStatements() {
 type Statement struct {
 	Text string  `json:"text"` // the begin
 	PerS float64 `json:"per_s"`
+	// PlansPerS is how often it was planned in a second: by a session that executes it first, or again
+	// because a table has changed.
+	PlansPerS float64 `json:"plans_per_s"`
 	// PlanUs and MeanUs are the elapsed time of one execution: for its plan, and in all.
 	PlanUs float64 `json:"plan_us"`
 	MeanUs float64 `json:"mean_us"`
@@ -44,7 +47,12 @@ type Statement struct {
 type StatementCounts map[string]executions
 
 type executions struct {
-	calls, plan, execute float64 // ms
+	calls, plans  float64
+	plan, execute float64 // ms
+}
+
+func (e executions) plus(o executions) executions {
+	return executions{e.calls + o.calls, e.plans + o.plans, e.plan + o.plan, e.execute + o.execute}
 }
 
 // Statements returns the totals by statement. It creates the extension if that is missing.
@@ -52,17 +60,16 @@ func (d *Database) Statements(ctx context.Context) (StatementCounts, error) {
 	if _, err := d.conn.Exec(ctx, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements"); err != nil {
 		return nil, fmt.Errorf("count statements: %w", err)
 	}
-	rows, err := d.conn.Query(ctx, "SELECT query, calls::float8, total_plan_time, total_exec_time FROM pg_stat_statements")
+	rows, err := d.conn.Query(ctx, "SELECT query, calls::float8, plans::float8, total_plan_time, total_exec_time FROM pg_stat_statements")
 	if err != nil {
 		return nil, fmt.Errorf("count statements: %w", err)
 	}
 	c := StatementCounts{}
 	var query string
 	var e executions
-	_, err = pgx.ForEachRow(rows, []any{&query, &e.calls, &e.plan, &e.execute}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&query, &e.calls, &e.plans, &e.plan, &e.execute}, func() error {
 		text := firstWords(query)
-		sum := c[text]
-		c[text] = executions{sum.calls + e.calls, sum.plan + e.plan, sum.execute + e.execute}
+		c[text] = c[text].plus(e)
 		return nil
 	})
 	return c, err
@@ -81,7 +88,8 @@ func (c StatementCounts) Since(before StatementCounts, took time.Duration) (all 
 			continue
 		}
 		all = append(all, Statement{
-			Text: text, PerS: Round(calls / took.Seconds()), PlanUs: Round(1000 * plan / calls), MeanUs: Round(1000 * whole / calls), MsPerS: Round(whole / took.Seconds()),
+			Text: text, PerS: Round(calls / took.Seconds()), PlansPerS: Round((a.plans - b.plans) / took.Seconds()),
+			PlanUs: Round(1000 * plan / calls), MeanUs: Round(1000 * whole / calls), MsPerS: Round(whole / took.Seconds()),
 		})
 	}
 	slices.SortFunc(all, func(a, b Statement) int {
@@ -102,9 +110,9 @@ func firstWords(text string) string {
 // Statements adds a line for each statement.
 func (t *Table) Statements(all []Statement) {
 	if len(all) > 0 {
-		t.Line("  %10s %10s %10s %10s  statement", "calls/s", "plan us", "us a call", "ms a s")
+		t.Line("  %10s %10s %10s %10s %10s  statement", "calls/s", "plans/s", "plan us", "us a call", "ms a s")
 	}
 	for _, s := range all {
-		t.Line("  %10.1f %10.1f %10.1f %10.2f  %s", s.PerS, s.PlanUs, s.MeanUs, s.MsPerS, s.Text)
+		t.Line("  %10.1f %10.2f %10.1f %10.1f %10.2f  %s", s.PerS, s.PlansPerS, s.PlanUs, s.MeanUs, s.MsPerS, s.Text)
 	}
 }
