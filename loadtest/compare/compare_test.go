@@ -41,6 +41,7 @@ func TestTheEngineRunsEveryJobOnceInAllPhases(t *testing.T) {
 	o := DefaultOptions()
 	o.Jobs, o.Waiting, o.Spread, o.Only = 3000, 1500, 300*time.Millisecond, []string{"engine"}
 	o.LatenessRate, o.LatenessFor, o.LatenessAhead = 500, time.Second, 300*time.Millisecond
+	o.LatenessWarmup = 500 * time.Millisecond
 	o.EngineCommand, o.Progress = []string{self, engineCommand}, testLog{t}
 	o.Real.Postgres["shared_buffers"], o.Real.Postgres["fsync"] = "128MB", "off"
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
@@ -190,14 +191,14 @@ func TestWorkSurvivesTheCommandLine(t *testing.T) {
 	for _, w := range []phase.Work{
 		{Phase: phase.Cycle, Jobs: 3, ParamsBytes: 100, Spread: 5 * time.Second},
 		{Phase: phase.Drain, Jobs: 3, ParamsBytes: 100, Spread: time.Millisecond, Waiting: 7},
-		{Phase: phase.Lateness, Jobs: 3, ParamsBytes: 100, Rate: 9, Ahead: 10 * time.Second},
+		{Phase: phase.Lateness, Jobs: 3, ParamsBytes: 100, Rate: 9, Ahead: 10 * time.Second, Warmup: 2},
 		{Phase: phase.Burst, Jobs: 3, ParamsBytes: 100, Ahead: 2 * time.Second, Spread: 8 * time.Second},
 	} {
 		if got, err := phase.Parse(w.Args()); err != nil || got != w {
 			t.Errorf("Parse(Args()) = %+v, %v, want %+v", got, err, w)
 		}
 	}
-	for _, w := range []phase.Work{{Phase: "other", Jobs: 1}, {Phase: phase.Cycle}, {Phase: phase.Lateness, Jobs: 1}} {
+	for _, w := range []phase.Work{{Phase: "other", Jobs: 1}, {Phase: phase.Cycle}, {Phase: phase.Lateness, Jobs: 1}, {Phase: phase.Lateness, Jobs: 1, Rate: 1, Warmup: 1}} {
 		if got, err := phase.Parse(w.Args()); err == nil {
 			t.Errorf("Parse accepts the invalid work %+v", got)
 		}

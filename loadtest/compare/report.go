@@ -81,7 +81,7 @@ func (row *Row) add(w phase.Work, m measured) {
 		row.Version = m.Version
 	}
 	row.Violations += m.Violations
-	jobs := float64(w.Jobs)
+	jobs := float64(w.Measured())
 	perS := harness.Round(jobs / m.WholeS)
 	client, postgres := m.CPUS*1e6/jobs, m.postgres.Seconds()*1e6/jobs
 	switch {
@@ -209,7 +209,7 @@ func (r *runner) fullStack(ctx context.Context, row *Row) error {
 		}
 		r.Say("full-stack: %d/s", r.LatenessRate)
 		load := r.load(s, "compare-lateness", float64(r.LatenessRate), r.LatenessFor)
-		load.Warmup = stackWarmup
+		load.Warmup = max(stackWarmup, r.LatenessWarmup)
 		report, err := harness.Run(ctx, load)
 		if err != nil {
 			return row, err

@@ -27,9 +27,10 @@ type Options struct {
 	ParamsBytes int
 	Waiting     int
 	// LatenessRate is the rate of the phase lateness in jobs per second, for LatenessFor;
-	// 0: the phase is skipped. Each job is due LatenessAhead after its add.
-	LatenessRate               int
-	LatenessFor, LatenessAhead time.Duration
+	// 0: the phase is skipped. Each job is due LatenessAhead after its add. Before that, jobs of
+	// LatenessWarmup at the same rate are not measured.
+	LatenessRate                               int
+	LatenessFor, LatenessAhead, LatenessWarmup time.Duration
 	// Burst measures the phase burst instead of the others, Rounds times each contestant.
 	Burst  bool
 	Rounds int
@@ -66,6 +67,7 @@ func (o *Options) Declare(f *harness.Flags) {
 	harness.Num(f, &o.LatenessRate, "lateness-rate", harness.Between(0, 1_000_000), "jobs per second for the measurement of lateness; 0: not measured")
 	f.DurationVar(&o.LatenessFor, "lateness-for", o.LatenessFor, "how long lateness is measured")
 	f.Require(o.LatenessRate == 0 || o.LatenessFor > 0, "--lateness-for %v is not above 0", o.LatenessFor)
+	harness.Num(f, &o.LatenessWarmup, "lateness-warmup", harness.Between(0, time.Hour), "how long jobs are run at that rate before those that are measured")
 	f.BoolVar(&o.Burst, "burst", o.Burst, "measure only a burst: --jobs at full speed by two callers in batches of 1,000, due 2 to 10 s after their batch was built")
 	harness.Num(f, &o.Rounds, "rounds", harness.Between(1, 99), "number of bursts of each contestant, which take turns; figures are medians")
 	f.StringSliceVar(&o.Only, "only", o.Only, "the contestants: "+strings.Join(Names(), ", ")+" (default: all)")
@@ -161,8 +163,10 @@ func (r *runner) phases() []phase.Work {
 		all = append(all, w)
 	}
 	if r.LatenessRate > 0 {
+		rate := float64(r.LatenessRate)
+		warmup := int(rate * r.LatenessWarmup.Seconds())
 		all = append(all, phase.Work{
-			Phase: phase.Lateness, Jobs: int(float64(r.LatenessRate) * r.LatenessFor.Seconds()),
+			Phase: phase.Lateness, Jobs: warmup + int(rate*r.LatenessFor.Seconds()), Warmup: warmup,
 			ParamsBytes: r.ParamsBytes, Rate: r.LatenessRate, Ahead: r.LatenessAhead,
 		})
 	}

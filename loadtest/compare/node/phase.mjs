@@ -18,6 +18,9 @@ import { parseArgs } from "node:util";
 const aMonth = 30 * 24 * 3600 * 1000;
 const pace = 10;
 
+// The time from the last run of the warm-up to the measured jobs, as in phase.go.
+const afterWarmup = 1000;
+
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 const emit = (event) => process.stdout.write(JSON.stringify(event) + "\n");
 const now = () => performance.timeOrigin + performance.now();
@@ -31,7 +34,7 @@ const dueOf = (n, jobs, spread) => (spread * ((n * 7919) % jobs)) / jobs;
 
 function parseWork() {
   const options = {};
-  for (const name of ["phase", "jobs", "params-bytes", "spread-ms", "waiting", "rate", "ahead-ms"]) options[name] = { type: "string" };
+  for (const name of ["phase", "jobs", "params-bytes", "spread-ms", "waiting", "rate", "ahead-ms", "warmup"]) options[name] = { type: "string" };
   const { values } = parseArgs({ options });
   return {
     phase: values.phase,
@@ -41,6 +44,7 @@ function parseWork() {
     waiting: Number(values.waiting),
     rate: Number(values.rate),
     ahead: Number(values["ahead-ms"]),
+    warmup: Number(values.warmup),
   };
 }
 
@@ -96,17 +100,23 @@ export async function run(peer) {
     await addMany(work.jobs, dueAt, (n) => n);
     return now() - from;
   };
-  const addPaced = async () => {
+  const addPaced = async (first, end) => {
     const from = now();
-    dueAt = (n) => Math.round(from + work.ahead + (n * 1000) / work.rate);
-    for (let next = 0; next < work.jobs; ) {
+    dueAt = (n) => Math.round(from + work.ahead + ((n - first) * 1000) / work.rate);
+    for (let next = first; next < end; ) {
       await sleep(pace);
-      const to = Math.min(work.jobs, Math.floor(((now() - from) * work.rate) / 1000));
+      const to = Math.min(end, first + Math.floor(((now() - from) * work.rate) / 1000));
       const jobs = [];
       for (; next < to; next++) jobs.push({ n: next, due: new Date(dueAt(next)), pad });
       if (jobs.length > 0) await peer.add(jobs);
     }
     return now() - from;
+  };
+  const warmUp = async () => {
+    if (work.warmup === 0) return;
+    await addPaced(0, work.warmup);
+    while (total < work.warmup) await sleep(pace);
+    await sleep(afterWarmup);
   };
 
   await peer.prepare();
@@ -135,8 +145,9 @@ export async function run(peer) {
       break;
     case "lateness":
       await peer.start(handle);
+      await warmUp();
       begin();
-      added = await addPaced();
+      added = await addPaced(work.warmup, work.jobs);
       break;
     default:
       throw new Error(`unknown phase ${work.phase}`);
@@ -152,7 +163,7 @@ export async function run(peer) {
   emit({
     event: "result", version: peer.version, enqueue_s: added / 1000, whole_s: whole / 1000,
     cpu_s: (used.user + used.system) / 1e6, runs: total, violations: Math.max(left, work.jobs - once),
-    lateness_ms: quantiles(late),
+    lateness_ms: quantiles(late?.subarray(work.warmup)),
   });
   process.exit(0);
 }

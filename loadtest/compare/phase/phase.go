@@ -37,6 +37,9 @@ const (
 
 	aMonth     = 30 * 24 * time.Hour // time until waiting jobs are due
 	pacedEvery = 10 * time.Millisecond
+	// afterWarmup is the time from the last run of the warm-up to the measured jobs, in which its
+	// completions are written.
+	afterWarmup = time.Second
 )
 
 // Work describes one phase of a contestant.
@@ -52,7 +55,13 @@ type Work struct {
 	// after its add; in a burst, between Ahead and Ahead and Spread after its batch was built.
 	Rate  int
 	Ahead time.Duration
+	// Warmup is the number of the first jobs of the phase lateness that are not measured. All of them
+	// have run before the others are added.
+	Warmup int
 }
+
+// Measured is the number of jobs that are measured.
+func (w *Work) Measured() int { return w.Jobs - w.Warmup }
 
 // TimesRuns says that the phase measures the lateness of each run.
 func (w *Work) TimesRuns() bool { return w.Phase == Lateness || w.Phase == Burst }
@@ -61,6 +70,7 @@ func (w *Work) TimesRuns() bool { return w.Phase == Lateness || w.Phase == Burst
 func (w *Work) fields(spreadMs, aheadMs *int) map[string]*int {
 	return map[string]*int{
 		"jobs": &w.Jobs, "params-bytes": &w.ParamsBytes, "spread-ms": spreadMs, "waiting": &w.Waiting, "rate": &w.Rate, "ahead-ms": aheadMs,
+		"warmup": &w.Warmup,
 	}
 }
 
@@ -93,6 +103,8 @@ func Parse(args []string) (w Work, err error) {
 		err = fmt.Errorf("jobs %d is not between 1 and %d", w.Jobs, MaxJobs)
 	case w.Phase == Lateness && w.Rate < 1:
 		err = fmt.Errorf("rate %d is not positive", w.Rate)
+	case w.Warmup < 0 || w.Warmup >= w.Jobs || w.Warmup > 0 && w.Phase != Lateness:
+		err = fmt.Errorf("warmup %d is not below the %d jobs of the phase lateness", w.Warmup, w.Jobs)
 	}
 	return w, err
 }
@@ -101,7 +113,7 @@ func Parse(args []string) (w Work, err error) {
 func (w Work) String() string {
 	switch {
 	case w.Phase == Lateness:
-		return fmt.Sprintf("%d jobs at %d/s", w.Jobs, w.Rate)
+		return fmt.Sprintf("%d jobs at %d/s, after %d that are not measured", w.Measured(), w.Rate, w.Warmup)
 	case w.Phase == Burst:
 		return fmt.Sprintf("%d jobs in a burst, due %v to %v after their adds", w.Jobs, w.Ahead, w.Ahead+w.Spread)
 	case w.Phase == Cycle:
@@ -210,10 +222,8 @@ func (r *Runner) work(ctx context.Context) (took time.Duration, err error) {
 		if err != nil {
 			return 0, err
 		}
-		select {
-		case <-time.After(r.Spread):
-		case <-ctx.Done():
-			return 0, ctx.Err()
+		if err := sleep(ctx, r.Spread); err != nil {
+			return 0, err
 		}
 		r.begin()
 		return took, r.Start(ctx)
@@ -221,10 +231,13 @@ func (r *Runner) work(ctx context.Context) (took time.Duration, err error) {
 	if err := r.Start(ctx); err != nil {
 		return 0, err
 	}
+	if err := r.warmUp(ctx); err != nil {
+		return 0, err
+	}
 	r.begin()
 	switch r.Phase {
 	case Lateness:
-		return r.addPaced(ctx)
+		return r.addPaced(ctx, r.Warmup, r.Jobs)
 	case Burst:
 		if took, err = r.addBurst(ctx); err == nil {
 			err = r.Added(ctx)
@@ -271,17 +284,43 @@ func (r *Runner) addMany(ctx context.Context, n int, due func(n int) time.Time) 
 	return b.wait()
 }
 
-// addPaced adds jobs at the rate, each due Ahead after its add.
-func (r *Runner) addPaced(ctx context.Context) (time.Duration, error) {
+// warmUp adds the jobs of the warm-up, waits until they have run, and forgets how late they were.
+func (r *Runner) warmUp(ctx context.Context) error {
+	if r.Warmup == 0 {
+		return nil
+	}
+	if _, err := r.addPaced(ctx, 0, r.Warmup); err != nil {
+		return err
+	}
+	for r.total.Load() < int64(r.Warmup) {
+		if err := sleep(ctx, pacedEvery); err != nil {
+			return err
+		}
+	}
+	r.forgetLateness()
+	return sleep(ctx, afterWarmup)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// addPaced adds the jobs [first, end) at the rate, each due Ahead after its add.
+func (r *Runner) addPaced(ctx context.Context, first, end int) (time.Duration, error) {
 	b, begin := r.newBatches(ctx), time.Now()
 	due := func(n int) time.Time {
-		return begin.Add(r.Ahead + time.Duration(n)*time.Second/time.Duration(r.Rate))
+		return begin.Add(r.Ahead + time.Duration(n-first)*time.Second/time.Duration(r.Rate))
 	}
 	tick := time.NewTicker(pacedEvery)
 	defer tick.Stop()
-	for from := 0; from < r.Jobs && b.ctx.Err() == nil; {
+	for from := first; from < end && b.ctx.Err() == nil; {
 		<-tick.C
-		to := min(r.Jobs, int(time.Since(begin).Seconds()*float64(r.Rate)))
+		to := min(end, first+int(time.Since(begin).Seconds()*float64(r.Rate)))
 		for from < to {
 			last := min(to, from+r.Batch)
 			b.add(from, last, due)
@@ -396,6 +435,12 @@ func (t *Tally) LateBy(ms ...float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.late = append(t.late, ms...)
+}
+
+func (t *Tally) forgetLateness() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.late = nil
 }
 
 // Violations returns the number of jobs that did not run exactly once.

@@ -43,6 +43,8 @@ public final class Peer {
   private static final Duration POLL = Duration.ofMillis(10);
   private static final long A_MONTH_NS = Duration.ofDays(30).toNanos();
   private static final long PACE_MS = 10;
+  /** The time from the last run of the warm-up to the measured jobs, as in phase.go. */
+  private static final long AFTER_WARMUP_MS = 1000;
 
   private static final String TABLES =
       "CREATE TABLE scheduled_tasks (task_name text NOT NULL, task_instance text NOT NULL, task_data bytea,"
@@ -59,6 +61,7 @@ public final class Peer {
   private final int waiting;
   private final int rate;
   private final long aheadNs;
+  private final int warmup;
 
   private final AtomicIntegerArray runs;
   private final long[] lateNs;
@@ -81,6 +84,7 @@ public final class Peer {
     waiting = Integer.parseInt(flags.get("waiting"));
     rate = Integer.parseInt(flags.get("rate"));
     aheadNs = Duration.ofMillis(Long.parseLong(flags.get("ahead-ms"))).toNanos();
+    warmup = Integer.parseInt(flags.get("warmup"));
     runs = new AtomicIntegerArray(jobs);
     lateNs = phase.equals("lateness") ? new long[jobs] : new long[0];
   }
@@ -114,8 +118,9 @@ public final class Peer {
       }
       case "lateness" -> {
         scheduler.start();
+        warmUp();
         begin();
-        added = addPaced();
+        added = addPaced(warmup, jobs);
       }
       default -> throw new IllegalArgumentException("unknown phase " + phase);
     }
@@ -222,13 +227,24 @@ public final class Peer {
     scheduler.scheduleBatch(batch);
   }
 
-  private long addPaced() throws Exception {
-    long from = nowNs();
-    for (int next = 0; next < jobs; ) {
+  private void warmUp() throws Exception {
+    if (warmup == 0) {
+      return;
+    }
+    addPaced(0, warmup);
+    while (total.get() < warmup) {
       Thread.sleep(PACE_MS);
-      int to = (int) Math.min(jobs, (nowNs() - from) / 1e9 * rate);
+    }
+    Thread.sleep(AFTER_WARMUP_MS);
+  }
+
+  private long addPaced(int first, int end) throws Exception {
+    long from = nowNs();
+    for (int next = first; next < end; ) {
+      Thread.sleep(PACE_MS);
+      int to = (int) Math.min(end, first + (nowNs() - from) / 1e9 * rate);
       if (to > next) {
-        add(next, to, n -> from + aheadNs + n * 1_000_000_000L / rate, "");
+        add(next, to, n -> from + aheadNs + (n - first) * 1_000_000_000L / rate, "");
         next = to;
       }
     }
@@ -254,12 +270,13 @@ public final class Peer {
   }
 
   private String quantiles() {
-    Arrays.sort(lateNs);
-    return String.format(Locale.ROOT, "{\"p50\":%f,\"p99\":%f,\"max\":%f}", at(0.5), at(0.99), at(1));
+    long[] measured = Arrays.copyOfRange(lateNs, Math.min(warmup, lateNs.length), lateNs.length);
+    Arrays.sort(measured);
+    return String.format(Locale.ROOT, "{\"p50\":%f,\"p99\":%f,\"max\":%f}", at(measured, 0.5), at(measured, 0.99), at(measured, 1));
   }
 
-  private double at(double q) {
-    return lateNs.length == 0 ? 0 : lateNs[Math.min(lateNs.length - 1, (int) (q * lateNs.length))] / 1e6;
+  private static double at(long[] sorted, double q) {
+    return sorted.length == 0 ? 0 : sorted[Math.min(sorted.length - 1, (int) (q * sorted.length))] / 1e6;
   }
 
   private static long nowNs() {
