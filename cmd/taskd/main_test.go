@@ -305,7 +305,8 @@ func devProcess(t *testing.T, args ...string) (*background, string) {
 			return b, dir
 		}
 	}
-	t.Fatalf("taskd dev has ended: %s", b.stderr)
+	err = b.Wait() // with it, all of stderr was read
+	t.Fatalf("taskd dev has ended: %v: %s", err, b.stderr)
 	return nil, ""
 }
 
