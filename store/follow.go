@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store/place"
 	"github.com/perceptor/perceptor/task"
 )
@@ -65,10 +66,7 @@ func (f *follower) stop() {
 func (f *follower) run() {
 	for f.over.Err() == nil {
 		f.readPlaces()
-		select {
-		case <-f.over.Done():
-		case <-time.After(placesEvery):
-		}
+		ctxtime.Sleep(f.over, placesEvery)
 	}
 }
 
@@ -113,10 +111,7 @@ func (f *follower) trail(d int) {
 	f.trailed[d] = true
 	f.running.Go(func() {
 		f.ask(d)
-		select {
-		case <-f.over.Done():
-		case <-time.After(suspectEvery):
-		}
+		ctxtime.Sleep(f.over, suspectEvery)
 		f.mu.Lock()
 		f.trailed[d] = false
 		f.mu.Unlock()
@@ -161,9 +156,6 @@ func (f *follower) ask(d int) {
 		} else {
 			p.open()
 		}
-		select {
-		case <-f.over.Done():
-		case <-time.After(trailEvery):
-		}
+		ctxtime.Sleep(f.over, trailEvery)
 	}
 }

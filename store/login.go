@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/renewal"
 	"github.com/perceptor/perceptor/store/place"
 )
@@ -175,10 +176,8 @@ func (c *Cluster) replaceConnections(ctx context.Context, l *login) {
 	databases, _ := c.using(l)
 	for _, d := range databases {
 		c.pools[d].Reset()
-		select {
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, replaceEvery) {
 			return
-		case <-time.After(replaceEvery):
 		}
 	}
 }

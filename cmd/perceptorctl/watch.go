@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/perceptor/perceptor/internal/cli"
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/duration"
 )
 
@@ -41,10 +42,8 @@ func watch(ctx context.Context, every time.Duration, look func() (done bool, err
 		default:
 			away++
 		}
-		select {
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, every) {
 			return nil
-		case <-time.After(every):
 		}
 	}
 }

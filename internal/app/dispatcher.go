@@ -17,6 +17,7 @@ import (
 	"github.com/perceptor/perceptor/dispatch"
 	"github.com/perceptor/perceptor/figures"
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/telemetry"
 	"github.com/perceptor/perceptor/internal/tracing"
 	"github.com/perceptor/perceptor/store"
@@ -407,10 +408,7 @@ func (d *Dispatcher) checkTopics(ctx context.Context) error {
 			return err
 		case err != nil && tries < topicsTries && ctx.Err() == nil:
 			tries++
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
+			ctxtime.Sleep(ctx, time.Second)
 			continue
 		case err != nil && ctx.Err() == nil:
 			d.o.Log.Warn("settings of topics cannot be read", "err", err)

@@ -12,6 +12,7 @@ import (
 	"github.com/perceptor/perceptor/assign"
 	"github.com/perceptor/perceptor/assign/postgres"
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store"
 )
 
@@ -215,10 +216,8 @@ func (a *Assignment) awaitMembers(ctx context.Context, target *assign.Admin, mem
 		if err != nil {
 			left = err.Error()
 		}
-		select {
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, moveLook) {
 			return fmt.Errorf("the move goes on, and is not complete: %s: %w", left, ctx.Err())
-		case <-time.After(moveLook):
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/clock"
 	"github.com/perceptor/perceptor/task"
@@ -44,10 +45,8 @@ func reach(ctx context.Context, log *slog.Logger, name string, patience time.Dur
 		if tries == 3 {
 			log.Warn("server does not answer; trying again", "part", name, "err", explained(err))
 		}
-		select {
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, wait) {
 			return ctx.Err()
-		case <-time.After(wait):
 		}
 		wait = min(2*wait, lastRetry)
 	}

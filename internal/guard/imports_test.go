@@ -31,7 +31,7 @@ var imports = []rule{
 	{"internal/share", nil},
 	{"internal/requestid", nil},
 	{"internal/duration", nil},
-	{"internal/renewal", nil},
+	{"internal/renewal", []string{"internal/ctxtime"}},
 	{"internal/jsonfault", []string{"internal/spelling", "task"}},
 	{"internal/spelling", nil},
 	{"internal/jsonsyntax", nil},
@@ -45,7 +45,7 @@ var imports = []rule{
 	{"store/identity", []string{"store/identity/sql"}},
 	{"store/place/sql", []string{"store/statement"}},
 	{"store/place", []string{"store/place/sql"}},
-	{"store", []string{"internal/renewal", "migrations", "store/identity", "store/place", "task"}},
+	{"store", []string{"internal/ctxtime", "internal/renewal", "migrations", "store/identity", "store/place", "task"}},
 	{"store/move/sql", []string{"store/statement"}},
 	{"store/move", []string{"internal/ctxtime", "migrations", "store", "store/move/sql", "store/place", "store/statement"}},
 	{"store/clock/sql", []string{"store/pack", "store/statement", "task"}},
@@ -105,20 +105,20 @@ var imports = []rule{
 
 	// Tasks from files and tables into the API.
 	{"transfer", []string{"forecast", "internal/duration", "proto/perceptor/v1", "schedule", "task"}},
-	{"transfer/upload", []string{"proto/perceptor/v1", "transfer"}},
+	{"transfer/upload", []string{"internal/ctxtime", "proto/perceptor/v1", "transfer"}},
 
 	// What is around the parts and knows none of them.
 	{"internal/config", []string{"internal/duration", "internal/spelling"}},
 	{"internal/certs", nil},
 	{"internal/kafkalogin", nil},
 	{"internal/slots", nil},
-	{"internal/oidc/...", nil},
+	{"internal/oidc/...", []string{"internal/ctxtime"}},
 	{"internal/cli", []string{"internal/config"}},
 	{"internal/telemetry", []string{"internal/requestid", "task"}},
 	{"internal/tracing", nil},
-	{"internal/subprocess", nil},
+	{"internal/subprocess", []string{"internal/ctxtime"}},
 	{"internal/tempdir", []string{"internal/subprocess"}},
-	{"internal/pgserver", []string{"internal/subprocess"}},
+	{"internal/pgserver", []string{"internal/ctxtime", "internal/subprocess"}},
 	{"internal/testenv/...", []string{"internal/pgserver", "internal/subprocess", "internal/tempdir", "internal/testenv"}},
 	{"internal/timingspec", nil},
 	{"internal/pagetest", nil},
@@ -131,7 +131,7 @@ var imports = []rule{
 	{"internal/virtualclock", []string{"internal/ctxtime", "store", "store/clock", "task"}},
 	{"internal/app", []string{
 		"assign", "assign/postgres", "audit", "chores", "console", "delivery", "dispatch/...", "figures", "forecast", "proto/perceptor/v1", "record", "server/...", "store/...", "task",
-		"internal/certs", "internal/config", "internal/kafkalogin", "internal/oidc", "internal/renewal", "internal/telemetry", "internal/tracing", "internal/virtualclock",
+		"internal/certs", "internal/config", "internal/ctxtime", "internal/kafkalogin", "internal/oidc", "internal/renewal", "internal/telemetry", "internal/tracing", "internal/virtualclock",
 	}},
 	{"internal/dev", []string{
 		"client", "loadtest/check", "store", "store/clock", "store/control", "task",

@@ -14,6 +14,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 const (
@@ -63,10 +65,8 @@ func (k *keys) run(ctx context.Context) error {
 			k.c.Log.InfoContext(ctx, "keys of the issuer of tokens can be read again")
 		}
 		failing = err != nil
-		select {
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, wait) {
 			return nil
-		case <-time.After(wait):
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
@@ -119,10 +120,8 @@ func (l *launcher) launchDespiteSurvivors(ctx context.Context, port int) (*Serve
 		if err == nil || !strings.Contains(err.Error(), survivors) || time.Now().After(deadline) {
 			return s, err
 		}
-		select {
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, survivorTry) {
 			return nil, err
-		case <-time.After(survivorTry):
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 const (
@@ -119,10 +121,7 @@ func (f *Follower[C]) pause(ctx context.Context) {
 	f.mu.Lock()
 	wait := tryAfter - time.Since(f.tried)
 	f.mu.Unlock()
-	select {
-	case <-ctx.Done():
-	case <-time.After(wait):
-	}
+	ctxtime.Sleep(ctx, wait)
 }
 
 // try tries the pending credential and adopts it if it works. It reports whether one is still pending.

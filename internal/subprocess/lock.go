@@ -7,6 +7,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 const lockEvery = 50 * time.Millisecond
@@ -22,10 +24,8 @@ func LockFile(ctx context.Context, path string) (unlock func(), err error) {
 		if err == nil || !errors.Is(err, ErrLocked) {
 			return unlock, err
 		}
-		select {
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, lockEvery) {
 			return nil, fmt.Errorf("%w: %w", err, ctx.Err())
-		case <-time.After(lockEvery):
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/transfer"
 )
@@ -100,10 +101,8 @@ func Retry(ctx context.Context, c Config, f func(context.Context) (progress bool
 		}
 		wait := max(askedFor(err), pause/2+rand.N(pause/2))
 		c.Away(err, wait)
-		select {
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, wait) {
 			return ctx.Err()
-		case <-time.After(wait):
 		}
 		pause = min(2*pause, longestPause)
 	}
