@@ -306,13 +306,18 @@ func preferPrimary(c *pgx.ConnConfig, readOnly bool) {
 // some of what it differs by). Otherwise each peek would cost two round trips.
 const pingAfter = 8 * time.Second
 
+// healthCheckEvery is the interval at which a pool closes connections that were idle for too long. It is longer
+// than that idle time: after each check the pool hands out all its connections in turn, so with a shorter one
+// none was ever idle for long, and an idle installation kept the sessions, with their plans, of its busiest moment.
+const healthCheckEvery = 6 * time.Minute
+
 func configure(pc *pgxpool.Config, cfg Config) {
 	pc.ConnConfig.RuntimeParams["application_name"] = cfg.Application
 	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	pc.MaxConns = int32(cfg.MaxConns)
 	pc.MinConns = 0
 	pc.MaxConnIdleTime = 5 * time.Minute
-	pc.HealthCheckPeriod = 30 * time.Second
+	pc.HealthCheckPeriod = healthCheckEvery
 	if pc.ConnConfig.ConnectTimeout == 0 {
 		pc.ConnConfig.ConnectTimeout = 5 * time.Second
 	}
