@@ -103,8 +103,10 @@ END $$ $text$, @number, string_agg(quote_ident(c.relname), ', ')) FROM pg_class 
 
 -- name: CommandTakeName(made text, name text)
 -- Gives a new copy the name of its database. What has the name must be the row of a copy that
--- has moved, or a copy that was never opened.
-SELECT format('DROP SCHEMA IF EXISTS %I CASCADE; ALTER SCHEMA %I RENAME TO %1$I', @name, @made);
+-- has moved, or a copy that was never opened. Functions with the rights of their owner name the schema.
+SELECT format('DROP SCHEMA IF EXISTS %I CASCADE; ALTER SCHEMA %I RENAME TO %1$I', @name, @made)
+  || coalesce(string_agg(format('; ALTER FUNCTION %I.%I(%s) SET search_path = %1$I, pg_temp', @name, p.proname, pg_get_function_identity_arguments(p.oid)), ''), '')
+  FROM pg_proc p WHERE p.pronamespace = to_regnamespace(@made) AND p.prosecdef;
 
 -- name: CommandDropCopy(schema text)
 SELECT format('DROP SCHEMA IF EXISTS %I CASCADE', @schema);
