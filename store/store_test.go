@@ -86,6 +86,9 @@ func TestSessionsWorkWhateverTheDatabaseHasForOtherPrograms(t *testing.T) {
 		{"synchronous_commit", "remote_apply", "remote_apply"},
 		{"idle_session_timeout", "2000", "0"},
 		{"standard_conforming_strings", "off", "on"},
+		{"default_transaction_isolation", `"repeatable read"`, "read committed"},
+		{"default_transaction_isolation", "serializable", "read committed"},
+		{"client_encoding", "LATIN1", "UTF8"},
 	} {
 		t.Run(c.name+" "+c.set, func(t *testing.T) {
 			dsn := testenv.Database(t)

@@ -13,9 +13,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/store/shards/far"
 	"github.com/perceptor/perceptor/store/shards/kernel"
+	"github.com/perceptor/perceptor/store/storetest"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -689,5 +691,34 @@ func TestOneCutIsBounded(t *testing.T) {
 	}
 	if c, err = b.Compact(t.Context(), task.CompactionRequest{Database: b.d, Own: own, Kind: task.CompactLevel0, Before: b.now}); err != nil || c.Read != 0 {
 		t.Fatalf("tasks added later are compacted, too: %+v, %v", c, err)
+	}
+}
+
+// TestCancelJustBeforeTheLockIsSeenWhateverTheRoleHas: with the isolation that a role, a database or a server may
+// have for other programs, a compaction would not see what was committed after its first statement.
+func TestCancelJustBeforeTheLockIsSeenWhateverTheRoleHas(t *testing.T) {
+	for _, isolation := range []string{"repeatable%20read", "serializable"} {
+		t.Run(isolation, func(t *testing.T) {
+			b := setup(t)
+			own := b.chores()
+			at := b.now.Add(3 * time.Hour)
+			ids := b.addMany(10, func(int) task.Instant { return at })
+			b.compact(own, task.CompactLevel0)
+			b.setClock(at.Add(-5 * time.Minute))
+			dsn := testenv.PackageDatabase(t, checked())
+			mover := New(storetest.OpenDSN(t, dsn+"&default_transaction_isolation="+isolation), b.cfg)
+			mover.db.SetFailpoint(func(point string, _ int) error {
+				if point == "compact:"+far.BeforeLock {
+					if _, err := b.Cancel(t.Context(), b.tenant, ids[4]); err != nil {
+						t.Error(err)
+					}
+				}
+				return nil
+			})
+			got, err := mover.Compact(t.Context(), task.CompactionRequest{Database: b.d, Own: own, Kind: task.CompactPromote})
+			if err != nil || got.Near != 9 || got.Void != 1 || len(b.everywhere()) != 9 {
+				t.Fatalf("compaction = %+v, %v; %d tasks are left", got, err, len(b.everywhere()))
+			}
+		})
 	}
 }
