@@ -86,3 +86,37 @@ func TestVersionsAreWrittenDownInOneTable(t *testing.T) {
 		t.Fatal(len(entries), err)
 	}
 }
+
+// TestTextInAnIndexHasAnOrderThatNoSystemChanges: with the collation of the database an index may be in another order
+// after an upgrade of the operating system, and then rows that are there are not found.
+func TestTextInAnIndexHasAnOrderThatNoSystemChanges(t *testing.T) {
+	config, err := pgx.ParseConfig(testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const schema = "perceptor_03"
+	if _, err := migrations.Up(t.Context(), config, schema); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := connect(t, config).Query(t.Context(), `
+		SELECT c.relname || '.' || a.attname, coll.collname = 'C'
+		  FROM pg_index i
+		  JOIN pg_class c ON c.oid = i.indrelid AND c.relnamespace = $1::regnamespace
+		  JOIN pg_class x ON x.oid = i.indexrelid
+		  JOIN pg_attribute a ON a.attrelid = x.oid AND a.attcollation <> 0
+		  JOIN pg_collation coll ON coll.oid = a.attcollation`, schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var column string
+	var fixed bool
+	found := 0
+	if _, err := pgx.ForEachRow(rows, []any{&column, &fixed}, func() error {
+		if found++; !fixed {
+			t.Errorf("%s is in an index with a collation of the operating system", column)
+		}
+		return nil
+	}); err != nil || found == 0 {
+		t.Fatalf("%d columns of text are in an index, %v", found, err)
+	}
+}

@@ -1,5 +1,8 @@
 -- One logical database: a schema whose name ends in its number (00 to 15). All
--- instants are int8 milliseconds since 1970-01-01T00:00:00Z.
+-- instants are int8 milliseconds since 1970-01-01T00:00:00Z. Text in an index has the
+-- collation "C". With that of the database, an upgrade of the operating system, or a standby
+-- on another one, may change the order of the index: then a key is not found, and its
+-- task is added again.
 
 -- +goose Up
 
@@ -89,7 +92,7 @@ CREATE SEQUENCE task_number INCREMENT BY 1024 MINVALUE 1024 START WITH 1024;
 CREATE TABLE task_key (
   shard      int2 NOT NULL,
   tenant_id  int4 NOT NULL,
-  key        text NOT NULL,
+  key        text COLLATE "C" NOT NULL,
   first_id   int8 NOT NULL,           -- of consecutive ids in this shard
   n          int4 NOT NULL,           -- number of tasks in the request
   refused    int4[],                  -- indexes of the refused tasks; NULL: no task was refused

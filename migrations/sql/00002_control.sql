@@ -5,7 +5,7 @@
 CREATE TABLE tenant (
   id                int4 NOT NULL,
   uid               uuid NOT NULL DEFAULT gen_random_uuid(),  -- tells two tenants apart that got the same id
-  name              text NOT NULL,
+  name              text COLLATE "C" NOT NULL,
   max_params_bytes  int4 NOT NULL,
   default_retention_ms int8 NOT NULL,
   dead_retention_ms int8,             -- of dead runs; NULL: the default of the installation
@@ -32,7 +32,7 @@ CREATE TABLE deleted_tenant (
 );
 
 CREATE TABLE token (
-  id          text NOT NULL,          -- public; the secret begins with it
+  id          text COLLATE "C" NOT NULL, -- public; the secret begins with it
   secret_hash bytea NOT NULL,         -- SHA-256 of the secret
   scopes      int4 NOT NULL,          -- a bit for each scope: 1 << its number in the API
   tenant_uid  uuid,                   -- NULL: the scopes are those of the installation
@@ -51,7 +51,7 @@ CREATE INDEX token_revoked ON token (revoked_at) WHERE revoked_at IS NOT NULL;
 -- When tokens were last used. Only database 0 has rows, so that a use is one write. They may
 -- be lost.
 CREATE TABLE token_use (
-  token_id text NOT NULL,
+  token_id text COLLATE "C" NOT NULL,
   used_at  int8 NOT NULL,
   CONSTRAINT token_use_pkey PRIMARY KEY (token_id),
   CONSTRAINT token_use_token FOREIGN KEY (token_id) REFERENCES token ON DELETE CASCADE
@@ -83,7 +83,7 @@ CREATE TABLE token_bucket (
 -- The processes of the API, in databases 0 and 8. They share the rate of a tenant whose
 -- bucket does not answer. seen_at is real time, also with a virtual clock.
 CREATE TABLE taskd (
-  name    text NOT NULL,
+  name    text COLLATE "C" NOT NULL,
   seen_at int8 NOT NULL,
   CONSTRAINT taskd_pkey PRIMARY KEY (name)
 ) WITH (fillfactor = 10);
@@ -93,7 +93,7 @@ CREATE TABLE taskd (
 -- lease after which each database could have its part of the cap.
 CREATE TABLE cap_lease (
   tenant_id    int4 NOT NULL,
-  kind         text NOT NULL,
+  kind         text COLLATE "C" NOT NULL,
   epoch        int8 NOT NULL,
   shared_epoch int8 NOT NULL DEFAULT -1,
   expires_at   int8 NOT NULL,
@@ -106,7 +106,7 @@ CREATE TABLE cap_lease (
 -- is NULL if that lease has taken it back.
 CREATE TABLE cap_fence (
   tenant_id int4 NOT NULL,
-  kind      text NOT NULL,
+  kind      text COLLATE "C" NOT NULL,
   epoch     int8 NOT NULL,
   part      int4,
   cap       int4 NOT NULL,
@@ -117,7 +117,7 @@ CREATE TABLE cap_fence (
 -- the kind are checked.
 CREATE TABLE capped_run (
   tenant_id int4 NOT NULL,
-  kind      text NOT NULL,
+  kind      text COLLATE "C" NOT NULL,
   id        int8 NOT NULL,
   seq       int8 NOT NULL,
   CONSTRAINT capped_run_pkey PRIMARY KEY (tenant_id, kind, id, seq)

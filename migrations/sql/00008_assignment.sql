@@ -6,7 +6,7 @@
 -- A cluster of members. Every exchange of a member locks this row and updates touched_at, so
 -- pages have room for that.
 CREATE TABLE assign_environment (
-  name       text PRIMARY KEY CHECK (octet_length(name) BETWEEN 1 AND 64),
+  name       text COLLATE "C" PRIMARY KEY CHECK (octet_length(name) BETWEEN 1 AND 64),
   format     int4 NOT NULL DEFAULT 1,
   last_seq   int8 NOT NULL DEFAULT 0,
   touched_at timestamptz NOT NULL
@@ -14,8 +14,8 @@ CREATE TABLE assign_environment (
 
 -- The plan and the strategy of an environment. Empty data: never written.
 CREATE TABLE assign_document (
-  environment text NOT NULL REFERENCES assign_environment ON DELETE CASCADE,
-  kind        text NOT NULL CHECK (kind IN ('plan', 'strategy')),
+  environment text COLLATE "C" NOT NULL REFERENCES assign_environment ON DELETE CASCADE,
+  kind        text COLLATE "C" NOT NULL CHECK (kind IN ('plan', 'strategy')),
   version     int8 NOT NULL CHECK (version >= 0),
   data        bytea NOT NULL CHECK (octet_length(data) <= 1048576),
   PRIMARY KEY (environment, kind)
@@ -23,8 +23,8 @@ CREATE TABLE assign_document (
 
 -- The listed members, with what they publish: who they are and which items they have.
 CREATE TABLE assign_member (
-  environment text NOT NULL REFERENCES assign_environment ON DELETE CASCADE,
-  id          text NOT NULL CHECK (octet_length(id) BETWEEN 1 AND 64),
+  environment text COLLATE "C" NOT NULL REFERENCES assign_environment ON DELETE CASCADE,
+  id          text COLLATE "C" NOT NULL CHECK (octet_length(id) BETWEEN 1 AND 64),
   seq         int8 NOT NULL,
   leaving     bool NOT NULL DEFAULT false,
   version     int8 NOT NULL CHECK (version >= 0),
@@ -34,8 +34,8 @@ CREATE TABLE assign_member (
 
 -- Until when a member is listed unless it renews its lease, by the clock of the server.
 CREATE TABLE assign_lease (
-  environment text NOT NULL,
-  id          text NOT NULL,
+  environment text COLLATE "C" NOT NULL,
+  id          text COLLATE "C" NOT NULL,
   session_ms  int8 NOT NULL CHECK (session_ms BETWEEN 1 AND 3600000),
   expires_at  timestamptz NOT NULL,
   PRIMARY KEY (environment, id),

@@ -4,7 +4,7 @@
 -- +goose Up
 CREATE TABLE day_calendar (
   tenant_id      int4 NOT NULL,
-  name           text NOT NULL,
+  name           text COLLATE "C" NOT NULL,
   version        int4 NOT NULL DEFAULT 1,
   updated_at     int8 NOT NULL,
   zone           text NOT NULL,
