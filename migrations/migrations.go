@@ -179,11 +179,15 @@ func open(config *pgx.ConnConfig, schema string) *sql.DB {
 
 func checkServer(ctx context.Context, db *sql.DB) error {
 	var version int
-	if err := db.QueryRowContext(ctx, serverVersion.Text()).Scan(&version); err != nil {
+	var encoding string
+	if err := db.QueryRowContext(ctx, serverVersion.Text()).Scan(&version, &encoding); err != nil {
 		return fmt.Errorf("read server version: %w", err)
 	}
 	if version < minServerVersion || version >= maxServerVersion {
 		return fmt.Errorf("PostgreSQL %d is not supported: want 15 to 18", version/10000)
+	}
+	if encoding != "UTF8" {
+		return fmt.Errorf("the database has the encoding %s, which cannot store every text: create it with ENCODING 'UTF8' TEMPLATE template0", encoding)
 	}
 	return nil
 }

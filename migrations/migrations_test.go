@@ -120,3 +120,19 @@ func TestTextInAnIndexHasAnOrderThatNoSystemChanges(t *testing.T) {
 		t.Fatalf("%d columns of text are in an index, %v", found, err)
 	}
 }
+
+// TestAnEncodingThatCannotStoreEveryTextIsRefused: otherwise the first task with such a text would fail.
+func TestAnEncodingThatCannotStoreEveryTextIsRefused(t *testing.T) {
+	config, err := pgx.ParseConfig(testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := connect(t, config)
+	name := config.Database + "_latin1"
+	exec(t, admin, "CREATE DATABASE "+name+" ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+	t.Cleanup(func() { _, _ = admin.Exec(context.WithoutCancel(t.Context()), "DROP DATABASE "+name+" WITH (FORCE)") })
+	config.Database = name
+	if _, err := migrations.Up(t.Context(), config, "perceptor_03"); err == nil || !strings.Contains(err.Error(), "create it with ENCODING 'UTF8'") {
+		t.Errorf("up: %v, want that the encoding is named", err)
+	}
+}

@@ -1,7 +1,7 @@
 -- Questions about a schema that may have no tables yet.
 
 -- name: ServerVersion()
-SELECT current_setting('server_version_num')::int4;
+SELECT current_setting('server_version_num')::int4, current_setting('server_encoding');
 
 -- name: SchemaForm()
 -- Whether the schema has the table of applied versions, and whether it has any table.
