@@ -27,6 +27,7 @@ type server struct {
 	slots, senders, workers, origins  int32
 	keep                              int64 // bytes of log that a slot may hold; negative: all
 	prepared                          int32
+	timeout                           int64 // of a statement, in ms; 0: none
 	create, super, replicate, sub, ow bool
 }
 
@@ -39,7 +40,7 @@ const (
 )
 
 func (s *session) describe(ctx context.Context) (v server, err error) {
-	err = s.row(ctx, sql.Server, nil, &v.system, &v.version, &v.standby, &v.walLevel, &v.encoding, &v.slots, &v.senders, &v.keep, &v.workers, &v.origins, &v.prepared)
+	err = s.row(ctx, sql.Server, nil, &v.system, &v.version, &v.standby, &v.walLevel, &v.encoding, &v.slots, &v.senders, &v.keep, &v.workers, &v.origins, &v.prepared, &v.timeout)
 	if err == nil {
 		err = s.row(ctx, sql.Rights, nil, &v.create, &v.super, &v.replicate, &v.sub, &v.ow)
 	}
@@ -142,6 +143,10 @@ func (r *Refused) source(at place.Address, s *server, size int64, resumed bool) 
 	}
 	if s.prepared > 0 {
 		r.add("%s has %d prepared transactions: the slot would wait for them", at, s.prepared)
+	}
+	if s.timeout > 0 { // the subscription logs in with it, and no parameter of its connection changes that
+		r.add("statement_timeout of the role at %s is %s: the copy of a table that takes longer would begin again and again; ALTER ROLE ... SET statement_timeout = 0",
+			at, time.Duration(s.timeout)*time.Millisecond)
 	}
 	if !s.create {
 		r.add("the role at %s lacks CREATE on the PostgreSQL database", at)

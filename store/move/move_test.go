@@ -692,6 +692,10 @@ func TestWhatIsMissingIsRefusedByName(t *testing.T) {
 			t.Errorf("free %d of %d: %q in %q, want %t", c.free, c.storage, c.want, text, !c.ok)
 		}
 	}
+	hasty := storetest.OpenDSN(t, "", func(c *store.Config) { c.Servers = servers(from+"&statement_timeout=90000", to) })
+	if text := refusal(t, move.Config{Cluster: hasty, Database: database, Target: to}); !strings.Contains(text, "statement_timeout of the role at") || !strings.Contains(text, "is 1m30s") {
+		t.Errorf("no statement_timeout in %q", text)
+	}
 	m, err := move.New(move.Config{Cluster: storetest.OpenDSN(t, from), Database: database, Target: from})
 	if err == nil {
 		_, err = m.Run(t.Context())

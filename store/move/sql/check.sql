@@ -10,7 +10,8 @@ SELECT (SELECT system_identifier FROM pg_control_system()), current_setting('ser
        current_setting('max_logical_replication_workers')::int4 - (SELECT count(*) FROM pg_stat_activity a WHERE a.backend_type LIKE 'logical replication%')::int4,
        coalesce(current_setting('max_active_replication_origins', true), current_setting('max_replication_slots'))::int4
          - (SELECT count(*) FROM pg_replication_origin)::int4,
-       (SELECT count(*) FROM pg_prepared_xacts)::int4;
+       (SELECT count(*) FROM pg_prepared_xacts)::int4,
+       (SELECT s.setting::int8 FROM pg_settings s WHERE s.name = 'statement_timeout');
 
 -- name: Clock()
 SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8;
