@@ -22,6 +22,7 @@ var cures = map[string]string{
 	"42501": "the role lacks a right: grant what docs/first-installation.md grants to the role of the programs",
 	"53200": "raise max_locks_per_transaction of the server to 256 and restart it",
 	"53100": "the disk of the server is full",
+	"XX001": "the server cannot read what it has stored: look at its disk and its log, and at Damaged data in docs/operations.md",
 	"57P03": "wait: the server starts, stops or recovers",
 	"25006": "the server is a standby, or default_transaction_read_only is on: connect to its primary, or set it to off",
 	"08P01": "is a pooler between this program and PostgreSQL? It must keep sessions and allow the parameters of the dsn",

@@ -263,7 +263,7 @@ func (e *examination) far(ctx context.Context, cluster *store.Cluster) {
 	switch {
 	case sum.Damaged > 0:
 		e.add(Failed, "far tier", "%d packs are damaged and quarantined; their tasks do not fire", sum.Damaged)
-		e.cure("perceptorctl pack list shows them, pack restore puts them back from a backup")
+		e.cure("perceptorctl pack list shows them and why: report it; pack restore ends the quarantine of those that can be read after all")
 	case sum.Waiting > 0:
 		e.add(Failed, "far tier", "%d packs were written by a newer program; their tasks wait until dispatchers of its version do the chores", sum.Waiting)
 		e.cure("finish the upgrade")

@@ -64,7 +64,7 @@ func (s *Store) onMachine(ctx context.Context, tenant int32, id task.ID, step st
 	for {
 		done, changed, err := s.tryMachine(ctx, tenant, id, step)
 		if err != nil && !kernel.LockConflict(err) {
-			return nil, kernel.Unavailable(err)
+			return nil, kernel.Unavailable(kernel.Damaged(id, err))
 		}
 		if changed {
 			return done, nil

@@ -18,7 +18,8 @@ import (
 //
 // A claim moves all due rows of its shards in one transaction. A row with values that
 // cannot be, such as an interval of 0, makes the transaction fail, or makes the state
-// machine panic. It must not stop the claims of its whole database.
+// machine panic. So does one whose params PostgreSQL cannot read any more, because a disk has lost a
+// part of them. It must not stop the claims of its whole database.
 //
 // If a claim fails so, the rows at fault are found by bisection: the claim of a list of
 // rows is tried and rolled back, and if it fails, that of each half. They are quarantined:
@@ -57,7 +58,7 @@ func listFaulty(rows []faultyRow) (keys []kernel.Key, reasons []string) {
 // damagedRows reports whether a claim failed because of the values of some row.
 func damagedRows(err error) bool {
 	var panicked *kernel.PanicError
-	return errors.As(err, &panicked) || kernel.DataError(err)
+	return errors.As(err, &panicked) || kernel.DataError(err) || kernel.DataCorrupted(err)
 }
 
 // quarantineRows quarantines the rows because of which a claim failed. It reports whether it

@@ -25,7 +25,7 @@ func (s *Store) Get(ctx context.Context, tenant int32, id task.ID) (*task.Snapsh
 	}
 	t, err := getIn(ctx, s.db.Pool(id.Shard().Database()), tenant, id)
 	if err != nil {
-		return nil, kernel.Unavailable(err)
+		return nil, kernel.Unavailable(kernel.Damaged(id, err))
 	}
 	return t, nil
 }

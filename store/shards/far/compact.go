@@ -26,7 +26,7 @@ import (
 // the ownership has moved. In that case the transaction does nothing.
 //
 // Compaction skips a pack from which a caller is recalling a task. A pack that cannot be
-// decoded, or that PostgreSQL rejects even alone, is quarantined in a transaction of its
+// decoded, or that PostgreSQL cannot read or rejects even alone, is quarantined in a transaction of its
 // own. A pack of a newer version is only marked: this program chooses it no more, and the
 // first program that can read it does.
 
@@ -111,15 +111,22 @@ func (t *Tier) Compact(ctx context.Context, req task.CompactionRequest) (task.Co
 // it tries each half again, until the pack that causes the failure is alone.
 func (c *compacting) moveAll(ctx context.Context, chosen []candidate) error {
 	err := c.move(ctx, chosen)
-	if err == nil || !kernel.DataError(err) || errors.Is(err, task.ErrOutcomeUnknown) {
+	if err == nil || !kernel.DataError(err) && !errors.Is(err, pack.ErrDamaged) || errors.Is(err, task.ErrOutcomeUnknown) {
 		return err
 	}
 	if len(chosen) == 1 {
-		return c.quarantine(ctx, damage{chosen[0], "cannot be moved: " + err.Error()})
+		reason := "cannot be moved: "
+		if errors.Is(err, pack.ErrDamaged) {
+			reason = unreadableReason
+		}
+		return c.quarantine(ctx, damage{chosen[0], reason + err.Error()})
 	}
 	half := len(chosen) / 2
 	return errors.Join(c.moveAll(ctx, chosen[:half]), c.moveAll(ctx, chosen[half:]))
 }
+
+// unreadableReason begins the reason of a pack that PostgreSQL cannot read: see the fragment pack_keys.
+const unreadableReason = "cannot be read: "
 
 // damage is a pack with the reason why it cannot be moved.
 type damage struct {

@@ -2,10 +2,13 @@ package far
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
 	"github.com/perceptor/perceptor/store/statement"
 	"github.com/perceptor/perceptor/task"
@@ -49,7 +52,7 @@ func lockPacks(ctx context.Context, tx pgx.Tx, chosen []candidate) ([]Locked, er
 		}
 		rows, err := q.statement.Query(ctx, tx, q.ids)
 		if err != nil {
-			return nil, err
+			return nil, stored(err)
 		}
 		for rows.Next() {
 			var p Locked
@@ -63,11 +66,20 @@ func lockPacks(ctx context.Context, tx pgx.Tx, chosen []candidate) ([]Locked, er
 			out = append(out, p)
 		}
 		if err := rows.Err(); err != nil {
-			return nil, err
+			return nil, stored(err)
 		}
 	}
 	slices.SortFunc(out, func(a, b Locked) int { return compareCandidates(a.candidate, b.candidate) })
 	return out, nil
+}
+
+// stored returns the error of a statement that reads packs and nothing else. Packs that PostgreSQL cannot
+// read any more are damaged.
+func stored(err error) error {
+	if kernel.DataCorrupted(err) {
+		return fmt.Errorf("%w: %w", pack.ErrDamaged, err)
+	}
+	return err
 }
 
 // splitIDs separates packs of level 0, which it returns by first number, from the others.

@@ -45,13 +45,13 @@ func (f *Task) Row() *task.Row { return f.one.Row }
 // meanwhile. With hold, the pack is kept until the transaction ends.
 func (f *Task) Fill(ctx context.Context, q kernel.Querier, hold bool) (gone bool, err error) {
 	params, gone, err := readParams(ctx, q, f.pack, hold)
-	if gone || err != nil {
-		return gone, err
+	if err == nil && !gone {
+		err = f.one.FillParams(params)
 	}
-	if err := f.one.FillParams(params); err != nil {
-		return false, unreadable(f.pack, f.Row().ID, err)
+	if errors.Is(err, pack.ErrDamaged) || errors.Is(err, pack.ErrNewer) {
+		err = unreadable(f.pack, f.Row().ID, err)
 	}
-	return false, nil
+	return gone, err
 }
 
 // Newer returns the error of a call that needs a pack of a newer version, or nil if err
@@ -121,7 +121,7 @@ func readParams(ctx context.Context, q kernel.Querier, p PackName, hold bool) (p
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, true, nil
 	}
-	return params, false, err
+	return params, false, stored(err)
 }
 
 // PacksAtOnce is the most packs that one statement returns.
@@ -133,8 +133,30 @@ type PackKeys struct {
 	Void []int64 // tasks whose copy in this pack is void
 }
 
-// ReadPacks returns the named packs that exist, in the order of their names.
+// ReadPacks returns the named packs that exist, in the order of their names. A pack that PostgreSQL cannot
+// read is damaged and has no keys; in a transaction, which ends with the first error, it is an error until it
+// is quarantined.
 func ReadPacks(ctx context.Context, q kernel.Querier, names []int64) ([]PackKeys, error) {
+	packs, err := readPacks(ctx, q, names)
+	if _, tx := q.(pgx.Tx); tx || !kernel.DataCorrupted(err) {
+		return packs, err
+	}
+	if len(names) == 1 {
+		reason := unreadableReason + err.Error()
+		return []PackKeys{{Copy: Copy{Pack: PackName(names[0]), Damaged: &reason}}}, nil
+	}
+	packs = nil
+	for name := range slices.Chunk(slices.Sorted(slices.Values(names)), 1) {
+		one, err := ReadPacks(ctx, q, name)
+		if err != nil {
+			return nil, err
+		}
+		packs = append(packs, one...)
+	}
+	return packs, nil
+}
+
+func readPacks(ctx context.Context, q kernel.Querier, names []int64) ([]PackKeys, error) {
 	rows, err := sql.FarKeys.Query(ctx, q, names)
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 const (
 	LockNotAvailable = "55P03"
 	deadlockDetected = "40P01"
+	dataCorrupted    = "XX001"
 )
 
 // LockConflict reports whether err comes from waiting too long for a lock of another
@@ -31,6 +32,22 @@ func LockConflict(err error) bool {
 func DataError(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && len(pg.Code) == 5 && (pg.Code[:2] == "22" || pg.Code[:2] == "23")
+}
+
+// DataCorrupted reports whether err means that PostgreSQL cannot read what it has stored, such as a large
+// value of which a part is missing.
+func DataCorrupted(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == dataCorrupted
+}
+
+// Damaged returns the error of a call about a task that PostgreSQL cannot read any more, or err itself if
+// it says something else.
+func Damaged(id task.ID, err error) error {
+	if !DataCorrupted(err) {
+		return err
+	}
+	return task.Errorf(task.ReasonTaskDamaged, "the stored data of task %d is damaged", id).CausedBy(err)
 }
 
 // NoAnswer reports whether err means that the database cannot be reached, has no resources or

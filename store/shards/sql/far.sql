@@ -1,5 +1,13 @@
 -- The far tier for callers: adding packs of level 0, looking up a task, recall, lists.
 
+-- fragment: level0_keys
+-- The keys of the pack a, empty if PostgreSQL cannot read the pack: then no statement that finds it fails.
+CASE WHEN a.quarantine_reason LIKE 'cannot be read:%' THEN ''::bytea ELSE a.keys END AS keys
+
+-- fragment: pack_keys
+-- level0_keys for the pack p of a bucket.
+CASE WHEN p.quarantine_reason LIKE 'cannot be read:%' THEN ''::bytea ELSE p.keys END AS keys
+
 -- fragment: far_copies
 -- The packs that may contain the task u (tenant_id, id), without packs whose copy of it is
 -- void. A pack of level 0 is found by its range of numbers. Any other pack is found by the
@@ -7,7 +15,7 @@
 -- planner from reading all packs of a level first, which it prefers when the tables are
 -- empty.
 LATERAL (
-  SELECT -a.first AS pack, a.quarantine_reason, a.keys
+  SELECT -a.first AS pack, a.quarantine_reason, {{level0_keys}}
     FROM (SELECT a.first, a.last, a.min_tenant, a.max_tenant, a.quarantine_reason, a.keys
             FROM far_level0 a WHERE a.first <= u.id / {{layout.SHARDS}} ORDER BY a.first DESC LIMIT 1) a
    WHERE a.last >= u.id / {{layout.SHARDS}} AND u.tenant_id BETWEEN a.min_tenant AND a.max_tenant
@@ -19,7 +27,7 @@ LATERAL (
             JOIN {{levels}} ON l.minute > 0
           OFFSET 0) b,
          LATERAL (
-           SELECT p.id, p.quarantine_reason, p.keys FROM far_pack p
+           SELECT p.id, p.quarantine_reason, {{pack_keys}} FROM far_pack p
             WHERE p.level = b.level AND p.bucket_at = b.bucket_at
               AND u.tenant_id BETWEEN p.min_tenant AND p.max_tenant AND u.id BETWEEN p.min_id AND p.max_id
               AND NOT EXISTS (SELECT FROM far_tombstone o WHERE o.pack = p.id AND o.id = u.id)
@@ -67,10 +75,10 @@ SELECT u.n, 0
 -- name: FarKeys(packs int8[])
 -- Packs with the ids of their void tasks. @packs contains ids of packs, and negated first
 -- numbers of packs of level 0.
-SELECT p.id, p.quarantine_reason, p.keys, (SELECT array_agg(o.id) FROM far_tombstone o WHERE o.pack = p.id) AS void
+SELECT p.id, p.quarantine_reason, {{pack_keys}}, (SELECT array_agg(o.id) FROM far_tombstone o WHERE o.pack = p.id) AS void
   FROM far_pack p WHERE p.id = ANY (@packs)
  UNION ALL
-SELECT -a.first, a.quarantine_reason, a.keys, (SELECT array_agg(o.id) FROM far_tombstone o WHERE o.pack = -a.first)
+SELECT -a.first, a.quarantine_reason, {{level0_keys}}, (SELECT array_agg(o.id) FROM far_tombstone o WHERE o.pack = -a.first)
   FROM far_level0 a WHERE a.first = ANY (SELECT -x FROM unnest(@packs) AS x)
  ORDER BY 1;
 

@@ -1,0 +1,135 @@
+package shards
+
+import (
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/task"
+)
+
+// loseValue removes the newest large value of the table of row t from where PostgreSQL keeps it, as a
+// damaged disk does.
+func (b *bundle) loseValue(table, where string) {
+	b.t.Helper()
+	row := fmt.Sprintf("FROM %s t JOIN pg_class c ON c.oid = t.tableoid WHERE %s", table, where)
+	b.exec(`SET allow_system_table_mods = on;
+		DO $$ DECLARE large regclass; BEGIN
+		  SELECT c.reltoastrelid INTO STRICT large ` + row + `;
+		  UPDATE pg_class SET relkind = 'r' WHERE oid = large; -- nobody may change such a table
+		  EXECUTE format('DELETE FROM %s WHERE chunk_id = (SELECT max(chunk_id) FROM %s)', large, large);
+		  UPDATE pg_class SET relkind = 't' WHERE oid = large;
+		END $$;
+		RESET allow_system_table_mods`)
+	var large string
+	if err := b.db.Pool(b.d).QueryRow(b.t.Context(), "SELECT c.reltoastrelid::regclass::text "+row).Scan(&large); err != nil {
+		b.t.Fatal(err)
+	}
+	b.exec("VACUUM " + large) // until then the value can be read
+}
+
+// incompressible makes a task have params that do not fit into its row.
+func incompressible(s *task.Spec) {
+	p := make([]byte, 9000)
+	rand.Read(p) //nolint:errcheck // never fails
+	s.ParamsWire = p
+}
+
+// TestARowOfWhichAValueIsLostStopsNoOtherClaim: PostgreSQL fails every statement that reads the params.
+func TestARowOfWhichAValueIsLostStopsNoOtherClaim(t *testing.T) {
+	for _, form := range []task.ClaimForm{task.RangeForm, task.CappedForm} {
+		t.Run(form.String(), func(t *testing.T) {
+			b := setup(t)
+			b.add(b.spec(task.OneShot), b.spec(task.OneShot))
+			bad := b.add(b.spec(task.OneShot, incompressible))[0]
+			b.loseValue("task", fmt.Sprintf("t.id = %d", bad))
+			if c := b.claim(form); len(c.Publications) != 2 {
+				t.Errorf("claimed %s, want the two other tasks", deliveries(c.Publications))
+			}
+			if n, err := b.QuarantinedRows(t.Context(), b.d); err != nil || n != 1 {
+				t.Errorf("%d rows are quarantined, %v", n, err)
+			}
+			if _, err := b.Get(t.Context(), b.tenant, bad); task.CodeOf(err) != task.DataLoss {
+				t.Errorf("get: %v", err)
+			}
+			b.exec(`UPDATE task SET params = '' WHERE id = $1`, int64(bad))
+			b.advance(quarantineFor)
+			if c := b.claim(form); !slices.ContainsFunc(c.Publications, func(p task.Publication) bool { return p.Task == bad }) {
+				t.Errorf("claimed %s, want the repaired task", deliveries(c.Publications))
+			}
+		})
+	}
+}
+
+// TestAPackOfWhichAValueIsLostStopsNoOther: its tasks are told to be damaged, and all others are moved, listed
+// and exported, before and after a compaction finds it.
+func TestAPackOfWhichAValueIsLostStopsNoOther(t *testing.T) {
+	for _, what := range []string{"params", "keys"} {
+		for _, kind := range []task.CompactionKind{task.CompactLevel0, task.CompactPromote} {
+			t.Run(what+" "+kind.String(), func(t *testing.T) { losePack(t, what, kind) })
+		}
+	}
+}
+
+func losePack(t *testing.T, what string, kind task.CompactionKind) {
+	b := setup(t)
+	own := b.chores()
+	hour := pack.BucketOf(b.now.Add(5*time.Hour), pack.Hour)
+	const packs, each, bad = 5, 100, 2
+	var ids []task.ID
+	for i := range packs {
+		specs := make([]task.Spec, each)
+		for j := range specs {
+			specs[j] = b.spec(task.OneShot, func(s *task.Spec) {
+				s.Begin = hour.At
+				switch {
+				case what == "keys":
+					s.Kind = rand.Text() + rand.Text()
+				case j == 0:
+					incompressible(s)
+				}
+			})
+		}
+		ids = append(ids, b.add(specs...)...)
+		if kind == task.CompactPromote {
+			b.compact(own, task.CompactLevel0)
+		}
+		switch {
+		case i != bad:
+		case kind == task.CompactPromote:
+			b.loseValue("far_pack", "t.id = (SELECT max(id) FROM far_pack)")
+		default:
+			b.loseValue("far_level0", "t.first = (SELECT max(first) FROM far_level0)")
+		}
+	}
+	check := func() {
+		t.Helper()
+		for i := 0; i < len(ids); i += each {
+			if _, err := b.Get(t.Context(), b.tenant, ids[i]); (i == bad*each) != (task.CodeOf(err) == task.DataLoss) {
+				t.Errorf("a task of pack %d: %v", i/each, err)
+			}
+		}
+		if _, err := b.Cancel(t.Context(), b.tenant, ids[bad*each]); task.CodeOf(err) != task.DataLoss {
+			t.Errorf("cancel: %v", err)
+		}
+		if seen := b.listAll(task.ListQuery{Tenant: b.tenant, Limit: 100}, func() {}); len(seen) != (packs-1)*each {
+			t.Errorf("%d tasks are listed", len(seen))
+		}
+		damaged := 0
+		if seen := b.exportAll(task.Filter{}, 100, func(p *task.ExportPage) { damaged += p.DamagedPacks }); len(seen) != (packs-1)*each || damaged == 0 {
+			t.Errorf("%d tasks are exported, and %d damaged packs told", len(seen), damaged)
+		}
+	}
+	check()
+	b.setClock(hour.At)
+	if got := b.compact(own, kind); got.Near+got.Packed != (packs-1)*each || len(got.Damaged) != 1 {
+		t.Fatalf("compaction = %+v", got)
+	}
+	check()
+	if _, _, err := b.CountForecast(t.Context(), b.d); err != nil {
+		t.Error(err)
+	}
+}
