@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -147,5 +148,39 @@ func TestTheServiceSeesOnlyCiphertext(t *testing.T) {
 	})
 	if n := calls.Load(); n != 1 {
 		t.Errorf("the handler was called %d times, want once: not with a value that could not be decoded", n)
+	}
+}
+
+// brokenCodec panics on what it reads and writes, once it is broken.
+type brokenCodec struct {
+	Codec
+	reads, writes bool
+}
+
+func (c brokenCodec) Decode(key, stored string) (string, error) {
+	if c.reads {
+		panic("cannot read")
+	}
+	return stored, nil
+}
+
+func (c brokenCodec) Encode(key, value string) (string, error) {
+	if c.writes {
+		panic("cannot write")
+	}
+	return value, nil
+}
+
+func TestACodecThatPanicsFailsTheRunAndNotTheProgram(t *testing.T) {
+	t.Parallel()
+	for want, codec := range map[string]brokenCodec{"cannot read": {reads: true}, "cannot write": {writes: true}} {
+		b := setup(t, 1)
+		b.client = b.newClient(Config{Codec: codec})
+		b.listen(ListenerConfig{}, map[string]Handler{"mail": func(_ context.Context, r *Run) error { r.SetParam("to", "eve"); return nil }})
+		b.publish(newRunOf(1, task.OneShot, "mail", map[string]string{"to": "bob"}))
+		b.svc.await(t, "the result", b.svc.count("report ACCEPTED"))
+		if r := b.svc.results[0]; r.GetOutcome() != perceptorv1.RunResult_FAIL || !strings.Contains(r.GetError(), want) {
+			t.Errorf("reported %v, want FAIL with %q", r, want)
+		}
 	}
 }

@@ -122,7 +122,9 @@ func (f *execution) run() {
 		f.g.step(func(t *table, out []action) []action { return t.leaseExpired(out, f.e, pub.Attempt) })
 		return
 	}
-	params, payload, err := f.content(pub)
+	var params map[string]string
+	var payload *Payload
+	err := guard(func() (err error) { params, payload, err = f.content(pub); return err })
 	r := newRun(pub, params, payload, f.heartbeat)
 	f.mu.Lock()
 	f.called, f.begun = r, f.g.since()
@@ -138,8 +140,27 @@ func (f *execution) run() {
 	if err == nil {
 		f.limitTime(f.kind.timeout)
 		err = because(f.ctx, f.kind.call(f.ctx, r))
+		examine(err)
 		returned = true
 	}
+}
+
+// examine calls the methods of an error that the listener calls later. If one of them panics, as those of a
+// nil pointer in the error do, it panics here, where that is a failure of the handler.
+func examine(err error) {
+	if o := outcomeOf(err); o.Err != nil {
+		_ = o.Err.Error()
+	}
+}
+
+// guard returns the error of f. A panic in f is an error, too.
+func guard(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = failure(p)
+		}
+	}()
+	return f()
 }
 
 // content returns the params and the payload of a run, decoded.
@@ -168,12 +189,13 @@ func (f *execution) limitTime(d time.Duration) {
 // encode encodes the params and the payload that the handler has set. If that fails, the
 // attempt fails.
 func (f *execution) encode(o *Outcome) {
-	codec := f.g.l.c.cfg.Codec
-	set, err := encodeParams(codec, o.SetParams)
-	payload := o.SetPayload
-	if err == nil {
-		payload, err = encodePayload(codec, payload)
-	}
+	codec, set, payload := f.g.l.c.cfg.Codec, o.SetParams, o.SetPayload
+	err := guard(func() (err error) {
+		if set, err = encodeParams(codec, set); err == nil {
+			payload, err = encodePayload(codec, payload)
+		}
+		return err
+	})
 	if err != nil {
 		*o = outcomeOf(err)
 		return

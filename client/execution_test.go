@@ -22,8 +22,12 @@ func TestWhatEndsAHandlerBecomesItsResult(t *testing.T) {
 		"panic":  func(context.Context, *Run) error { panic("out of cheese") },
 		"goexit": func(context.Context, *Run) error { runtime.Goexit(); return nil },
 		"next":   func(_ context.Context, r *Run) error { r.SetNext(time.Now()); return errors.New("no") },
+		"nil":    func(context.Context, *Run) error { var none *ParamError; return none },
+		"empty":  func(context.Context, *Run) error { return &RetryError{} },
+		"stop":   func(context.Context, *Run) error { var none *StopError; return none },
 	})
-	want := map[string]string{"error": "no such content", "long": "éé", "panic": "execution_test.go", "goexit": "Goexit", "next": "no"}
+	want := map[string]string{"error": "no such content", "long": "éé", "panic": "execution_test.go", "goexit": "Goexit", "next": "no",
+		"nil": "nil pointer", "empty": "nil pointer", "stop": "nil pointer"}
 	kinds := map[int64]string{}
 	n := int64(1)
 	for kind := range want {

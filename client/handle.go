@@ -151,15 +151,11 @@ func (l *Listener) Execute(ctx context.Context, run *Run) (Outcome, error) {
 // Execute calls a handler and returns the outcome that a listener would report.
 // It is for tests: see package clienttest.
 func Execute(ctx context.Context, h Handler, run *Run) Outcome {
-	call := func() (err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				err = failure(p)
-			}
-		}()
-		return h(ctx, run)
-	}
-	return run.outcome(because(ctx, call()))
+	return run.outcome(guard(func() error {
+		err := because(ctx, h(ctx, run))
+		examine(err)
+		return err
+	}))
 }
 
 // because adds the cause of the end of ctx to an error that says only that ctx
