@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -182,5 +183,29 @@ func TestACodecThatPanicsFailsTheRunAndNotTheProgram(t *testing.T) {
 		if r := b.svc.results[0]; r.GetOutcome() != perceptorv1.RunResult_FAIL || !strings.Contains(r.GetError(), want) {
 			t.Errorf("reported %v, want FAIL with %q", r, want)
 		}
+	}
+}
+
+func TestWhatAStuckHandlerHasSetIsEncrypted(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	codec := aesOf(t, "a", "a")
+	b.client = b.newClient(Config{Codec: codec})
+	l, release := b.listener(ListenerConfig{}), make(chan struct{})
+	l.Handle("deaf", func(_ context.Context, r *Run) error {
+		r.SetParam("card", "very private")
+		r.SetPayload(&Payload{Data: []byte("very private, too")})
+		<-release
+		return nil
+	}, MaxDuration(10*time.Millisecond))
+	b.start(l)
+	t.Cleanup(func() { close(release) })
+	b.publish(newRunOf(1, task.OneShot, "deaf", nil))
+	b.svc.await(t, "the result", b.svc.count("report ACCEPTED"))
+	patch := b.svc.results[0].GetParamsPatch()
+	card, err := codec.Decode("card", patch.GetSet()["card"])
+	payload, err2 := codec.DecodePayload(*payloadOf(patch.GetPayload()))
+	if err != nil || err2 != nil || card != "very private" || string(payload.Data) != "very private, too" {
+		t.Errorf("the service got %v; decoded: %q, %v, %q, %v", patch, card, err, payload.Data, err2)
 	}
 }

@@ -107,6 +107,7 @@ func (f *execution) stuck(cause error) {
 		"task_id", f.rec.pub.Task.String(), "run_id", f.rec.pub.RunID().String(), "attempt", f.rec.pub.Attempt, "err", cause)
 	fire(f.g.l.cfg.Events.HandlerStuck, &f.rec.pub)
 	o := r.outcome(fmt.Errorf("the handler ignored the end of its context: %w", cause))
+	f.encode(&o)
 	f.beginReport(r, &o)
 	f.handlerEnded(o.result())
 }
