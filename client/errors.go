@@ -153,3 +153,9 @@ func (e *Error) ofTask() {
 func unsendable(st *status.Status) bool {
 	return st.Code() == codes.Internal && strings.HasPrefix(st.Message(), "grpc: error while marshaling")
 }
+
+// oversized reports whether the service has not read a request because it is larger than
+// taskd.max_request_bytes. The gRPC library answers that with the code of a quota.
+func oversized(st *status.Status) bool {
+	return st.Code() == codes.ResourceExhausted && strings.HasPrefix(st.Message(), "grpc: received message larger than max")
+}

@@ -529,3 +529,23 @@ func offline(t *testing.T) *Client {
 	t.Cleanup(func() { c.Close() })
 	return c
 }
+
+// TestAResultThatIsTooLargeForTheServiceFailsAndHoldsUpNoOther: the handler sets a param that no request may have.
+func TestAResultThatIsTooLargeForTheServiceFailsAndHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	b.listen(ListenerConfig{}, map[string]Handler{
+		"large": func(_ context.Context, r *Run) error { r.SetParam("state", strings.Repeat("x", 5<<20)); return nil },
+		"small": func(context.Context, *Run) error { return nil },
+	})
+	large := newRunOf(1, task.NonBlocking, "large", nil)
+	b.publish(large, newRunOf(2, task.NonBlocking, "small", nil))
+	b.svc.await(t, "both results", func() bool { return b.svc.codes["report ACCEPTED"] == 2 })
+	b.awaitCommitted()
+	for _, r := range b.svc.results {
+		failed := r.GetOutcome() == perceptorv1.RunResult_FAIL && strings.Contains(r.GetError(), "larger than max")
+		if failed != (r.GetAttempt().GetTaskId() == int64(large.Task)) {
+			t.Errorf("reported %v", r)
+		}
+	}
+}

@@ -97,7 +97,7 @@ func (g *engine) runSenders(ctx context.Context, wg *sync.WaitGroup) {
 
 // deliver makes one batched call and passes each reply to answer. Without an answer all
 // entries are sent again later, whatever the error: a token can be renewed and a service can
-// recover. If the service refuses the whole batch, deliver splits it.
+// recover. If the service refuses the whole batch, or it is too large for the service, deliver splits it.
 func (g *engine) deliver(ctx context.Context, op string, acts []action,
 	do func(context.Context, []action) ([]*perceptorv1.RunReply, error),
 	answer func(action, task.Reply, time.Time),
@@ -106,7 +106,8 @@ func (g *engine) deliver(ctx context.Context, op string, acts []action,
 	try, cancel := context.WithTimeout(ctx, tryTimeout)
 	replies, err := do(try, acts)
 	cancel()
-	refused := status.Code(err) == codes.InvalidArgument || unsendable(status.Convert(err))
+	st := status.Convert(err)
+	refused := st.Code() == codes.InvalidArgument || unsendable(st) || oversized(st)
 	switch {
 	case err == nil && len(replies) == len(acts):
 		for i, a := range acts {
@@ -120,7 +121,7 @@ func (g *engine) deliver(ctx context.Context, op string, acts []action,
 		g.deliver(ctx, op, acts[len(acts)/2:], do, answer)
 		return
 	case refused:
-		answer(acts[0], task.Reply{Code: task.Invalid, Field: op, Message: status.Convert(err).Message()}, asked)
+		answer(acts[0], task.Reply{Code: task.Invalid, Field: op, Message: st.Message()}, asked)
 		return
 	}
 	if ctx.Err() != nil {
