@@ -87,7 +87,7 @@ func newConsumer(l *Listener, d *perceptorv1.Delivery) *consumer {
 // partitions.
 func (c *consumer) run(ctx, groupCtx context.Context) error {
 	defer c.closing.Wait()
-	for ctx.Err() == nil {
+	for c.l.keys.awaitTrust(ctx) {
 		cg, err := c.newGroup()
 		if err != nil {
 			return fmt.Errorf("perceptor: joining the group %q: %w", c.group, err)
@@ -115,8 +115,8 @@ func (c *consumer) newGroup() (*kafka.ConsumerGroup, error) {
 	})
 }
 
-// takePart takes part in the group until ctx ends, or until it cannot join by the first broker
-// of the list.
+// takePart takes part in the group until ctx ends, until it cannot join by the first broker
+// of the list, or until the keys are not trusted.
 func (c *consumer) takePart(ctx, groupCtx context.Context, cg *kafka.ConsumerGroup) {
 	short := 0
 	for ctx.Err() == nil {
@@ -131,10 +131,8 @@ func (c *consumer) takePart(ctx, groupCtx context.Context, cg *kafka.ConsumerGro
 			continue
 		}
 		began := time.Now()
-		over := c.consume(ctx, gen)
-		select {
-		case <-over:
-		case <-groupCtx.Done():
+		if !c.stay(ctx, groupCtx, c.consume(ctx, gen)) {
+			return
 		}
 		// If the topic does not exist, every generation ends at once.
 		if short++; time.Since(began) > shortLife {
@@ -185,12 +183,13 @@ func (c *consumer) report(doing string, err error) (unexpected bool) {
 type generation struct {
 	*kafka.Generation
 	trackers map[int]*tracker // guarded by the engine's lock
+	over     chan struct{}    // closed when the generation has ended
 }
 
 // consume reads the partitions of gen until ctx ends, and commits offsets until
-// gen ends. The returned channel is closed when gen has ended.
-func (c *consumer) consume(ctx context.Context, gen *kafka.Generation) <-chan struct{} {
-	g := &generation{Generation: gen, trackers: map[int]*tracker{}}
+// gen ends.
+func (c *consumer) consume(ctx context.Context, gen *kafka.Generation) *generation {
+	g := &generation{Generation: gen, trackers: map[int]*tracker{}, over: make(chan struct{})}
 	assigned := gen.Assignments[c.topic]
 	partitions, feeds := make([]int, len(assigned)), make([]*feed, len(assigned))
 	for i, a := range assigned {
@@ -201,9 +200,8 @@ func (c *consumer) consume(ctx context.Context, gen *kafka.Generation) <-chan st
 	if f := c.l.cfg.Events.Assigned; f != nil {
 		f(partitions)
 	}
-	over := make(chan struct{})
 	gen.Start(func(genCtx context.Context) {
-		defer close(over)
+		defer close(g.over)
 		c.commitUntil(genCtx, g)
 	})
 	gen.Start(func(genCtx context.Context) {
@@ -215,14 +213,30 @@ func (c *consumer) consume(ctx context.Context, gen *kafka.Generation) <-chan st
 		}
 		<-genCtx.Done() // returning would end the generation
 	})
-	return over
+	return g
 }
 
-// untrusted tells that records wait because the service does not answer.
-func (c *consumer) untrusted() {
-	if suppressed, ok := c.l.untrusted.allow(); ok {
-		c.l.log.Warn("the service has not answered for so long that the keys of records may have ended; records wait until it answers",
-			"topic", c.topic, "suppressed", suppressed)
+// stay waits until g has ended, or the group is to be left at the end of the listener. It returns false if the group is to be
+// left now, since records cannot be verified: this may be the only listener that the service does not answer, because
+// the way is cut off or its token has ended.
+func (c *consumer) stay(ctx, groupCtx context.Context, g *generation) bool {
+	tick := time.NewTicker(c.times.heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-g.over:
+			return true
+		case <-groupCtx.Done():
+			return true
+		case now := <-tick.C:
+			trusted, failed := c.l.keys.trustedAt(now)
+			if trusted || ctx.Err() != nil {
+				continue
+			}
+			c.l.log.Warn("the service has told no keys for so long that those of records may have ended; leaving the consumer group until it answers",
+				"topic", c.topic, "group", c.group, "err", failed)
+			return false
+		}
 	}
 }
 

@@ -345,7 +345,7 @@ func (f *fetcher) deliverAll(parts []part) {
 	var again []*feed
 	for _, p := range parts {
 		for _, m := range p.records {
-			if !f.l.engine.admit(f.ctx) || !f.l.keys.trusted(f.ctx, f.untrusted) {
+			if !f.l.engine.admit(f.ctx) || !f.l.keys.awaitTrust(f.ctx) {
 				f.stop() // the listener stops
 				return
 			}

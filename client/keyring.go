@@ -25,7 +25,8 @@ const (
 	keysEvery = 5 * time.Second
 	// keysDelay is how long each taskd caches the keys with the identity of a caller.
 	keysDelay = 5 * time.Second
-	// keysTrusted is how long keys are used while nobody answers. Then records wait.
+	// keysTrusted is how long keys are used while nobody answers. Then the listener leaves its
+	// group, and records that nobody else reads wait.
 	keysTrusted = time.Minute - keysDelay
 	// keysAgain is the least time between two questions because a record names an unknown
 	// key: anyone who may write to the topic can cause them.
@@ -46,6 +47,8 @@ type keyring struct {
 	keys   map[int32]ringKey
 	login  *perceptorv1.KafkaLogin
 	asked  time.Time
+	// failed is why the last question was not answered; nil: it was.
+	failed error
 	// until is when the keys are no longer trusted. renewed is closed when they are replaced.
 	until   time.Time
 	renewed chan struct{}
@@ -90,23 +93,26 @@ func (r *keyring) set(d *perceptorv1.Delivery, asked time.Time) {
 	if until.Before(r.until) {
 		return
 	}
-	r.keys, r.login, r.asked, r.until = keys, d.GetLogin(), asked, until
+	r.keys, r.login, r.asked, r.failed, r.until = keys, d.GetLogin(), asked, nil, until
 	close(r.renewed)
 	r.renewed = make(chan struct{})
 }
 
-// trusted waits until the keys may be used. It returns false if ctx ends first. waits, if not
-// nil, is called if it has to wait.
-func (r *keyring) trusted(ctx context.Context, waits func()) bool {
-	for {
+// trustedAt reports whether the keys may be used at an instant, and why the last question was not answered.
+func (r *keyring) trustedAt(now time.Time) (trusted bool, failed error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return now.Before(r.until), r.failed
+}
+
+// awaitTrust waits until the keys may be used. It returns false if ctx ends first.
+func (r *keyring) awaitTrust(ctx context.Context) bool {
+	for ctx.Err() == nil {
 		r.mu.RLock()
 		until, renewed := r.until, r.renewed
 		r.mu.RUnlock()
 		if time.Now().Before(until) {
 			return true
-		}
-		if waits != nil {
-			waits()
 		}
 		select {
 		case <-ctx.Done():
@@ -114,6 +120,7 @@ func (r *keyring) trusted(ctx context.Context, waits func()) bool {
 		case <-renewed:
 		}
 	}
+	return false
 }
 
 // refresh asks the service for the keys. The known ones stay if it does not answer.
@@ -125,7 +132,7 @@ func (r *keyring) refresh(ctx context.Context) error {
 	if err != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.asked = asked
+		r.asked, r.failed = asked, err
 		return err
 	}
 	r.set(d, asked)

@@ -16,6 +16,9 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/internal/ctxtime"
@@ -158,7 +161,7 @@ func (l *leak) accepted(t *testing.T, before, after time.Duration) (last time.Du
 	var running sync.WaitGroup
 	running.Go(func() { r.run(ctx) })
 	for time.Since(l.rotated) < after {
-		if r.trusted(ctx, nil) && r.verify(ctx, &forged) == nil {
+		if r.awaitTrust(ctx) && r.verify(ctx, &forged) == nil {
 			last = time.Since(l.rotated)
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -221,11 +224,9 @@ func TestRecordsWaitWhileTheServiceDoesNotTellTheKeys(t *testing.T) {
 	l := b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
 	b.publish(newRunOf(1, task.OneShot, "count", nil))
 	b.svc.await(t, "a result", func() bool { return b.svc.codes["report ACCEPTED"] == 1 })
-	l.keys.mu.Lock()
-	l.keys.until = time.Time{}
-	l.keys.mu.Unlock()
+	l.forgetKeys()
 	b.publish(newRunOf(2, task.OneShot, "count", nil))
-	b.eventually("the log says that records wait", func() bool { return strings.Contains(b.logs.String(), "records wait until it answers") })
+	b.eventually("the log says that the listener leaves", func() bool { return strings.Contains(b.logs.String(), "leaving the consumer group until it answers") })
 	if n := c.len(); n != 1 {
 		t.Errorf("handlers were called %d times, want 1", n)
 	}
@@ -233,6 +234,63 @@ func TestRecordsWaitWhileTheServiceDoesNotTellTheKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.svc.await(t, "a result after the service has told the keys again", func() bool { return b.svc.codes["report ACCEPTED"] == 2 })
+}
+
+// forgetKeys makes the listener believe that the service has not answered for long.
+func (r *liveListener) forgetKeys() {
+	r.keys.mu.Lock()
+	defer r.keys.mu.Unlock()
+	r.keys.until = time.Time{}
+}
+
+// TestAListenerThatTheServiceDoesNotAnswerLeavesItsPartitionsToOthers cuts one of two listeners off, and lets it come back.
+func TestAListenerThatTheServiceDoesNotAnswerLeavesItsPartitionsToOthers(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 2)
+	var assigned [2]atomic.Int32
+	var cut, unreported atomic.Bool
+	var c counter
+	var listeners [2]*liveListener
+	for i := range listeners {
+		if i == 1 {
+			b.client = b.newClient(Config{DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
+				func(ctx context.Context, method string, q, a any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					if cut.Load() {
+						return status.Error(codes.Unauthenticated, "the token was revoked")
+					}
+					return invoke(ctx, method, q, a, conn, opts...)
+				})}})
+		}
+		n := &assigned[i]
+		listeners[i] = b.listen(ListenerConfig{Workers: 1, MaxPending: 1, Events: Events{Assigned: func(p []int) { n.Store(int32(len(p))) }}}, map[string]Handler{"count": func(ctx context.Context, r *Run) error {
+			if n == &assigned[1] {
+				unreported.Store(true)
+			}
+			return c.handle(ctx, r)
+		}})
+	}
+	shared := func() bool { return assigned[0].Load() == 1 && assigned[1].Load() == 1 }
+	b.eventually("each listener has a partition", shared)
+	cut.Store(true)
+	if err := listeners[1].keys.refresh(t.Context()); err == nil {
+		t.Error("the listener is not cut off")
+	}
+	const runs = 20
+	for n := range runs {
+		b.publish(newRunOf(int64(n)+1, task.OneShot, "count", nil))
+	}
+	b.eventually("the listener has no room because a result has no answer", unreported.Load)
+	listeners[1].forgetKeys()
+	b.svc.await(t, "all results", func() bool { return b.svc.codes["report ACCEPTED"] == runs })
+	b.awaitCommitted()
+	if log := b.logs.String(); !strings.Contains(log, "the token was revoked") {
+		t.Errorf("the log does not say why the listener leaves:\n%s", log)
+	}
+	cut.Store(false)
+	if err := listeners[1].keys.refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("each listener has a partition again", shared)
 }
 
 // signed registers a run with the service and returns its record, signed with a key.

@@ -83,7 +83,6 @@ type Listener struct {
 	engine         *engine
 	keys           *keyring
 	poison, forged logLimit
-	untrusted      logLimit
 }
 
 // NewListener returns a listener without handlers. Each listener is a separate
