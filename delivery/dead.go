@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,12 +40,50 @@ func NewDeadLetters(conn Config, topics *Topics, tenants Tenants) (*DeadLetters,
 	return &DeadLetters{conn: conn.withDefaults(), topics: topics, tenants: tenants, made: map[string]bool{}}, nil
 }
 
-// writer returns a writer for the topics and a function that closes it.
-func (d *DeadLetters) writer(topics []string) (*kafka.Writer, func()) {
+// A deadRecord is the record of a dead run.
+type deadRecord struct {
+	kafka.Message
+	index int // of the run
+	run   *task.DeadLetter
+	of    Tenant
+}
+
+func newDeadRecord(index int, run *task.DeadLetter, of Tenant) *deadRecord {
+	r := &deadRecord{index: index, run: run, of: of}
+	r.encode()
+	return r
+}
+
+func (r *deadRecord) encode() {
+	encode := record.EncodeDead
+	if r.of.PayloadRecords {
+		encode = record.EncodeDeadPayload
+	}
+	key, value, headers := encode(r.run, r.of.Name)
+	r.Message = kafka.Message{Topic: r.of.Topic + DeadSuffix, Key: key, Value: value}
+	for _, h := range r.of.Key.Signer().Sign(value, headers) {
+		r.Headers = append(r.Headers, kafka.Header{Key: h.Key, Value: h.Value})
+	}
+}
+
+// paramsOmitted ends the error of a dead run whose record has no params because it would be too large.
+const paramsOmitted = " (params omitted: the record would be too large)"
+
+// omitParams makes the record smaller. A run that was unpublishable has no other record that its topic accepts.
+func (r *deadRecord) omitParams() {
+	small := *r.run
+	text := small.Error[:min(len(small.Error), task.MaxErrorBytes-len(paramsOmitted))]
+	small.Params, small.Error = nil, strings.ToValidUTF8(text, "")+paramsOmitted
+	r.run = &small
+	r.encode()
+}
+
+// writer returns a writer for the topics, with batches of at most so many records, and a function that closes it.
+func (d *DeadLetters) writer(topics []string, batch int) (*kafka.Writer, func()) {
 	transport := d.conn.transport(topics)
 	w := &kafka.Writer{
 		Addr: kafka.TCP(d.conn.Brokers...), Transport: transport, RequiredAcks: kafka.RequireAll, MaxAttempts: 3,
-		BatchTimeout: 10 * time.Millisecond, WriteTimeout: d.conn.Timeout, BatchBytes: int64(d.conn.RequestBytes),
+		BatchSize: batch, BatchTimeout: 10 * time.Millisecond, WriteTimeout: d.conn.Timeout, BatchBytes: int64(max(d.conn.BatchBytes, record.MaxValueBytes+record.MaxOverheadBytes)),
 		Balancer: kafka.BalancerFunc(func(m kafka.Message, partitions ...int) int {
 			id, _ := strconv.ParseInt(string(m.Key), 10, 64) // Publish has encoded the key
 			return partitions[record.Partition(task.ID(id), len(partitions))]
@@ -60,8 +99,7 @@ func (d *DeadLetters) writer(topics []string) (*kafka.Writer, func()) {
 // acknowledged, and the errors of the others. Dead runs of a deleted tenant
 // count as published.
 func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (done []int, err error) {
-	var messages []kafka.Message
-	var index []int
+	var records []*deadRecord
 	refused := map[int32]bool{} // one attempt per tenant is enough
 	for i, r := range runs {
 		if refused[r.Tenant] {
@@ -80,21 +118,34 @@ func (d *DeadLetters) Publish(ctx context.Context, runs []*task.DeadLetter) (don
 			err = errors.Join(err, fmt.Errorf("dead letters of tenant %d: %w", r.Tenant, err2))
 			continue
 		}
-		encode := record.EncodeDead
-		if t.PayloadRecords {
-			encode = record.EncodeDeadPayload
-		}
-		key, value, headers := encode(r, t.Name)
-		m := kafka.Message{Topic: t.Topic + DeadSuffix, Key: key, Value: value}
-		for _, h := range t.Key.Signer().Sign(value, headers) {
-			m.Headers = append(m.Headers, kafka.Header{Key: h.Key, Value: h.Value})
-		}
-		messages, index = append(messages, m), append(index, i)
+		records = append(records, newDeadRecord(i, r, t))
 	}
-	if len(messages) == 0 {
+	written, failed := d.writeAll(ctx, records)
+	for _, r := range written {
+		done = append(done, r.index)
+	}
+	return done, errors.Join(err, failed)
+}
+
+// deadBatch is the number of records in a batch.
+const deadBatch = 100
+
+// writeAll publishes records and returns those that were acknowledged. A broker refuses a whole batch because of one record
+// that is too large, so such a batch is sent again one by one, and what is too large then without its params.
+func (d *DeadLetters) writeAll(ctx context.Context, records []*deadRecord) (written []*deadRecord, err error) {
+	done, large, err := d.write(ctx, records, deadBatch)
+	if len(large) == 0 {
 		return done, err
 	}
-	return d.write(ctx, messages, index, done, err)
+	one, large, err2 := d.write(ctx, large, 1)
+	for _, r := range large {
+		r.omitParams()
+	}
+	small, large, err3 := d.write(ctx, large, 1)
+	if len(large) > 0 {
+		err3 = errors.Join(err3, fmt.Errorf("%d records without params: %w", len(large), kafka.MessageSizeTooLarge))
+	}
+	return slices.Concat(done, one, small), errors.Join(err, err2, err3)
 }
 
 // deleted reports whether the tenant is known to be deleted.
@@ -103,32 +154,39 @@ func (d *DeadLetters) deleted(ctx context.Context, tenant int32) bool {
 	return err == nil && deleted
 }
 
-// write publishes messages. If the error is WriteErrors, the messages whose error is nil
-// were written.
-func (d *DeadLetters) write(ctx context.Context, messages []kafka.Message, index, done []int, err error) ([]int, error) {
-	topics := make([]string, len(messages))
-	for i := range messages {
-		topics[i] = messages[i].Topic
+// write publishes records in batches of at most so many. It returns those that were acknowledged, those of batches that
+// are too large, and the error of the others.
+func (d *DeadLetters) write(ctx context.Context, records []*deadRecord, batch int) (written, large []*deadRecord, err error) {
+	if len(records) == 0 {
+		return nil, nil, nil
+	}
+	topics, messages := make([]string, len(records)), make([]kafka.Message, len(records))
+	for i, r := range records {
+		topics[i], messages[i] = r.Topic, r.Message
 	}
 	slices.Sort(topics)
-	writer, closeWriter := d.writer(slices.Compact(topics))
+	writer, closeWriter := d.writer(slices.Compact(topics), batch)
 	defer closeWriter()
 	failed := writer.WriteMessages(ctx, messages...)
 	var each kafka.WriteErrors
 	switch {
 	case failed == nil:
-		return append(done, index...), err
+		return records, nil, nil
 	case !errors.As(failed, &each):
-		return done, errors.Join(err, failed)
+		return nil, nil, failed
 	}
 	for n, e := range each {
-		if e == nil {
-			done = append(done, index[n])
-			continue
+		switch {
+		case e == nil:
+			written = append(written, records[n])
+		case errors.Is(e, kafka.MessageSizeTooLarge), errors.Is(e, kafka.RecordListTooLarge):
+			large = append(large, records[n])
+		default:
+			err = failed
+			d.forget(records[n].Topic)
 		}
-		d.forget(messages[n].Topic)
 	}
-	return done, errors.Join(err, failed)
+	return written, large, err
 }
 
 // ensure creates the dead-letter topic of a tenant on the first call.

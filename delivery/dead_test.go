@@ -3,6 +3,10 @@ package delivery
 import (
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/perceptor/perceptor/record"
 	"github.com/perceptor/perceptor/task"
@@ -45,6 +49,59 @@ func TestDeadRunsComeToTopicsOfTheirTenantsThatAreMadeOnDemand(t *testing.T) {
 	for range 2 { // missing topics are not an error
 		if err := topics.Remove(t.Context(), "t-shop"); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// deadRuns returns dead runs of one task, and so of one partition, with params of the given sizes, and what publishes them.
+func deadRuns(t *testing.T, sizes []int, opts ...kfake.Opt) ([]*task.DeadLetter, *DeadLetters, *kfake.Cluster) {
+	t.Helper()
+	tenants := names{1: "t-shop"}
+	c := broker(t, tenants, opts...)
+	topics, err := NewTopics(Config{Brokers: c.ListenAddrs()}, TopicConfig{Prefix: "t-", Replication: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := NewDeadLetters(Config{Brokers: c.ListenAddrs()}, topics, tenants)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var runs []*task.DeadLetter
+	for i, bytes := range sizes {
+		runs = append(runs, &task.DeadLetter{Params: paramsOf(bytes), Terms: task.Terms{AckTimeout: time.Minute}, DeadRun: task.DeadRun{
+			Tenant: 1, Type: task.OneShot, RunID: task.RunID{Task: task.NewID(1, 0), Seq: int64(i + 1)}, Attempt: 1, Kind: "mail",
+			Reason: task.Unpublishable, Error: "cannot be published",
+		}})
+	}
+	return runs, d, c
+}
+
+func TestManyDeadRunsWithLargeParamsArePublished(t *testing.T) {
+	runs, d, _ := deadRuns(t, slices.Repeat([]int{16_000}, 200))
+	if done, err := d.Publish(t.Context(), runs); err != nil || len(done) != len(runs) {
+		t.Errorf("Publish = %d, %v, want all %d", len(done), err, len(runs))
+	}
+}
+
+func TestADeadRunThatIsTooLargeIsPublishedWithoutParamsAndHoldsUpNoOther(t *testing.T) {
+	sizes := []int{100, 5000, 1000, 1500, 1000} // all but the second one together exceed the limit, too
+	runs, d, c := deadRuns(t, sizes, kfake.BrokerConfigs(map[string]string{"message.max.bytes": "4000"}))
+	done, err := d.Publish(t.Context(), runs)
+	if slices.Sort(done); err != nil || !slices.Equal(done, []int{0, 1, 2, 3, 4}) {
+		t.Fatalf("Publish = %v, %v, want all indexes", done, err)
+	}
+	for _, r := range stored(t, c.ListenAddrs(), len(runs), "t-shop.dead") {
+		p, err := record.Decode(r.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, omitted := "cannot be published", p.Seq == 2
+		if omitted {
+			want += paramsOmitted
+		}
+		at := slices.IndexFunc(r.Headers, func(h kgo.RecordHeader) bool { return h.Key == record.HeaderError })
+		if got := string(r.Headers[at].Value); got != want || omitted != (len(p.Params) == 0) {
+			t.Errorf("run %d has %d bytes of params and the error %q, want %q", p.Seq, len(p.Params), got, want)
 		}
 	}
 }
