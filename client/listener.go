@@ -20,7 +20,7 @@ type ListenerConfig struct {
 	// name of the host. Default: the name of the executable file, and the version
 	// with which it was built.
 	Name, Version string
-	// Workers is the number of handlers that run at the same time. Default: 64.
+	// Workers is the number of handlers that run at the same time. Default: 64; at most 1,000,000.
 	Workers int
 	// MaxPending is the maximum number of records in memory: waiting,
 	// executing, or with a result that is not answered yet. A busy service
@@ -61,6 +61,7 @@ type ListenerConfig struct {
 
 const (
 	defaultWorkers        = 64
+	maxWorkers            = 1_000_000 // each has a place in a queue
 	defaultMaxPending     = 32_768
 	defaultMaxBytes       = 64 << 20
 	defaultRememberedRuns = 100_000
@@ -107,6 +108,9 @@ func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 	cfg.kafka.complete()
 	if cfg.Check > CheckNever {
 		faults = append(faults, fmt.Errorf("Check %d is not one of CheckLate, CheckAlways, CheckNever", cfg.Check))
+	}
+	if cfg.Workers > maxWorkers {
+		faults = append(faults, fmt.Errorf("Workers %d is above %d", cfg.Workers, maxWorkers))
 	}
 	if cfg.MaxPending < cfg.Workers {
 		faults = append(faults, fmt.Errorf("MaxPending %d is less than Workers %d", cfg.MaxPending, cfg.Workers))

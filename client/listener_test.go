@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -497,6 +498,9 @@ func TestListenerConfigurationFaultsAreAllNamed(t *testing.T) {
 	}
 	if _, err := c.NewListener(ListenerConfig{Workers: 10, MaxPending: 5}); err == nil {
 		t.Error("MaxPending below Workers is accepted")
+	}
+	if _, err := c.NewListener(ListenerConfig{Workers: math.MaxInt}); err == nil || !strings.Contains(err.Error(), "is above 1000000") {
+		t.Errorf("more Workers than there can be: error %v", err)
 	}
 	l, err := c.NewListener(ListenerConfig{})
 	if err != nil {

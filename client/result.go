@@ -154,10 +154,11 @@ func outcomeOfError(err error) Outcome {
 	return Outcome{Status: Failure, Err: err}
 }
 
-// distance rounds d up to whole milliseconds, the unit of the API.
+// distance rounds d up to whole milliseconds, the unit of the API. The longest durations, which the service
+// refuses, are rounded down: above them there are none.
 func distance(d time.Duration) time.Duration {
 	whole := d.Truncate(time.Millisecond)
-	if whole < d {
+	if whole < d && whole+time.Millisecond > whole {
 		whole += time.Millisecond
 	}
 	return max(whole, task.MinAfter)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ func TestAnErrorSaysWhatIsReported(t *testing.T) {
 		"retry before now":             {Retry(sad, -time.Hour), Outcome{Status: Failure, Err: sad, After: time.Millisecond}},
 		"parts of a millisecond":       {Retry(sad, time.Millisecond+1), Outcome{Status: Failure, Err: sad, After: 2 * time.Millisecond}},
 		"snooze":                       {Snooze(time.Minute), Outcome{Status: Snoozed, After: time.Minute}},
+		"snooze for ever":              {Snooze(math.MaxInt64), Outcome{Status: Snoozed, After: math.MaxInt64 / time.Millisecond * time.Millisecond}},
 		"permanent":                    {Permanent(sad), Outcome{Status: Failure, Err: sad, Permanent: true}},
 		"permanent nothing":            {Permanent(nil), Outcome{Status: Success}},
 		"stop":                         {Stop(nil), Outcome{Status: Success, Stop: true}},
