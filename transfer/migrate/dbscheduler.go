@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -31,6 +32,8 @@ func (e *execution) item() *Item {
 		return without(name, "it is a recurring task, whose schedule is in the program and not in the table; add a task with that schedule")
 	case e.At == 0:
 		return without(name, "it has no execution_time")
+	case e.recurs():
+		return without(name, "it recurs by a schedule in its data, which is not taken over; add a task with that schedule")
 	}
 	if reason := kindFault(e.Name); reason != "" {
 		return without(name, "%s", reason)
@@ -46,6 +49,21 @@ func (e *execution) item() *Item {
 	}
 	e.params(i)
 	return i
+}
+
+// scheduleField is what the type of a field with a schedule of db-scheduler begins with, in a serialized object.
+const scheduleField = "Lcom/github/kagkarlsson/scheduler/task/schedule/"
+
+// recurs reports whether the data has a schedule beside what the program stores, as that of tasks with a persistent
+// schedule (ScheduleAndData): serialized, or as JSON, where the object "schedule" names its type.
+func (e *execution) recurs() bool {
+	if bytes.HasPrefix(e.Data, []byte(streamMagic)) {
+		return bytes.Contains(e.Data, []byte(scheduleField))
+	}
+	var data struct {
+		Schedule map[string]json.RawMessage `json:"schedule"`
+	}
+	return json.Unmarshal(e.Data, &data) == nil && data.Schedule["type"] != nil
 }
 
 // params sets the params from task_data, which a serializer of the program's choice has written.

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"encoding/base64"
 	"strings"
 	"testing"
 	"time"
@@ -132,6 +133,33 @@ func TestExecutionsOfDBSchedulerKeepTheirData(t *testing.T) {
 	}
 	if i := (&execution{Name: "k", Instance: "i"}).item(); i.Task != nil {
 		t.Errorf("%+v", i)
+	}
+}
+
+// plainScheduleAndData is what db-scheduler's JavaSerializer writes of new PlainScheduleAndData(FixedDelay.of(1 h), "for 42").
+const plainScheduleAndData = "rO0ABXNyAEFjb20uZ2l0aHViLmthZ2thcmxzc29uLnNjaGVkdWxlci50YXNrLmhlbHBlci5QbGFpblNjaGVkdWxlQW5kRGF0YQAAAAAAAAABAgACTAAEZGF0YXQAEkxq" +
+	"YXZhL2xhbmcvT2JqZWN0O0wACHNjaGVkdWxldAA5TGNvbS9naXRodWIva2Fna2FybHNzb24vc2NoZWR1bGVyL3Rhc2svc2NoZWR1bGUvU2NoZWR1bGU7eHB0AAZmb3IgNDJz" +
+	"cgA5Y29tLmdpdGh1Yi5rYWdrYXJsc3Nvbi5zY2hlZHVsZXIudGFzay5zY2hlZHVsZS5GaXhlZERlbGF5AAAAAAAAAAECAAFMAAhkdXJhdGlvbnQAFExqYXZhL3RpbWUvRHVy" +
+	"YXRpb247eHBzcgANamF2YS50aW1lLlNlcpVdhLobIkiyDAAAeHB3DQEAAAAAAAAOEAAAAAB4"
+
+func TestAnExecutionWithAScheduleInItsDataIsNotTakenForARunWithoutFurtherOnes(t *testing.T) {
+	serialized, err := base64.StdEncoding.DecodeString(plainScheduleAndData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		data string
+		want bool
+	}{
+		"serialized":     {string(serialized), true},
+		"JSON":           {`{"schedule":{"type":"cron","pattern":"0 0 8 * * *","zoneId":"UTC"},"data":1}`, true},
+		"a text":         {`{"schedule":"daily"}`, false},
+		"another object": {`{"schedule":{"from":1}}`, false},
+	} {
+		i := (&execution{Name: "report", Instance: "42", At: 1, Data: []byte(c.data)}).item()
+		if (i.Task == nil) != c.want || c.want && !strings.Contains(i.Reason, "recurs by a schedule in its data") {
+			t.Errorf("%s: task %v, %s", name, i.Task, i.Reason)
+		}
 	}
 }
 
