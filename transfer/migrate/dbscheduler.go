@@ -24,9 +24,15 @@ type execution struct {
 // recurring is the instance of recurring tasks.
 const recurring = "recurring"
 
+// name returns the name of an execution in messages and keys. A slash in the task's name is escaped, so that no two
+// executions have the same one.
+func (e *execution) name() string {
+	return strings.NewReplacer("%", "%25", "/", "%2F").Replace(e.Name) + "/" + e.Instance
+}
+
 // item returns what stands for an execution.
 func (e *execution) item() *Item {
-	name := e.Name + "/" + e.Instance
+	name := e.name()
 	switch {
 	case e.Instance == recurring:
 		return without(name, "it is a recurring task, whose schedule is in the program and not in the table; add a task with that schedule")

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"encoding/base64"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -98,6 +99,20 @@ func TestKeysTellAllNamesApart(t *testing.T) {
 			t.Errorf("%v has the key %q of %s", c, key, other)
 		}
 		seen[key] = tr.name()
+	}
+}
+
+func TestKeysTellAllExecutionsApart(t *testing.T) {
+	seen := map[string]string{}
+	for _, c := range [][2]string{{"a/b", "c"}, {"a", "b/c"}, {"a%2Fb", "c"}, {"a", "b%2Fc"}, {"mail", "42"}} {
+		key := (&execution{Name: c[0], Instance: c[1], At: 1}).item().Task.IdempotencyKey
+		if other := seen[key]; other != "" {
+			t.Errorf("%q has the key %q of %s", c, key, other)
+		}
+		seen[key] = fmt.Sprintf("%q", c)
+	}
+	if seen["db-scheduler:mail/42"] == "" {
+		t.Errorf("keys %v", seen)
 	}
 }
 
