@@ -53,6 +53,7 @@ func (c *ctl) convertCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&o.Prefix, "table-prefix", "", "what the names of the tables begin with, with their schema (default for quartz: qrtz_)")
 	cmd.Flags().StringVar(&o.Of, "of", "", "only the schedules of this scheduler of Quartz, or the jobs of this queue of River")
+	cmd.Flags().StringVar(&o.KeyPrefix, "key-prefix", "", keyPrefixHelp(""))
 	cmd.Flags().StringVar(&file, "file", "", "write the tasks to this file, which must not exist")
 	return cmd
 }

@@ -108,11 +108,11 @@ type importOptions struct {
 	Defaults   json.RawMessage   `json:"defaults,omitempty"`
 	RejectFile string            `json:"reject_file,omitempty"`
 
-	dsn        string
-	prefix, of string
-	onConflict perceptorv1.Import_OnConflict
-	rate       int32
-	dryRun     bool
+	dsn                   string
+	prefix, of, keyPrefix string
+	onConflict            perceptorv1.Import_OnConflict
+	rate                  int32
+	dryRun                bool
 	// noSpaceCheck says that the import does not tell how much it will store.
 	noSpaceCheck bool
 	requestID    string
@@ -130,7 +130,7 @@ const optionsVersion = 1
 func (i *importFlags) read(cmd *cobra.Command, args []string) (*importOptions, error) {
 	o := &importOptions{
 		Version: optionsVersion, Format: i.format, ParamsRest: i.paramsRest, TimeFormat: i.timeFormat, TimeZone: i.timeZone, Restore: i.restore, Chunk: i.chunk,
-		From: i.from.scheduler, prefix: i.from.prefix, of: i.from.of, dsn: i.dsn, rate: i.rate, dryRun: i.dryRun, noSpaceCheck: i.noSpaceCheck, requestID: rand.Text(), run: i.run,
+		From: i.from.scheduler, prefix: i.from.prefix, of: i.from.of, keyPrefix: i.from.keyPrefix, dsn: i.dsn, rate: i.rate, dryRun: i.dryRun, noSpaceCheck: i.noSpaceCheck, requestID: rand.Text(), run: i.run,
 	}
 	var err error
 	if err := i.check(); err != nil {

@@ -14,13 +14,19 @@ import (
 )
 
 // fromFlags are the flags of an import from the tables of another scheduler.
-type fromFlags struct{ scheduler, prefix, of string }
+type fromFlags struct{ scheduler, prefix, of, keyPrefix string }
 
 func (f *fromFlags) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.scheduler, "from", "", "import the schedules of "+strings.Join(migrate.Schedulers, ", ")+" from the PostgreSQL server whose connection string is the only argument")
 	cmd.Flags().StringVar(&f.prefix, "table-prefix", "", "with --from: what the names of the tables begin with, with their schema (default for quartz: qrtz_)")
 	cmd.Flags().StringVar(&f.of, "of", "", "with --from: only the schedules of this scheduler of Quartz, or the jobs of this queue of River")
+	cmd.Flags().StringVar(&f.keyPrefix, "key-prefix", "", keyPrefixHelp("with --from: "))
 	completes(cmd, "from", migrate.Schedulers...)
+}
+
+// keyPrefixHelp describes the flag of import and convert.
+func keyPrefixHelp(when string) string {
+	return when + "what the keys begin with, before a colon, to tell schedules of several sources with the same names apart (default: the name of the scheduler)"
 }
 
 // setScheduler sets the scheduler whose schedules are imported. Their tasks go on where the
@@ -41,7 +47,7 @@ func (o *importOptions) setScheduler(args []string) error {
 // openSchedules returns the schedules of another scheduler as tasks. Those without a counterpart
 // are faults.
 func (o *importOptions) openSchedules(ctx context.Context, defaults *perceptorv1.Task) (transfer.Source, error) {
-	r, err := migrate.Open(ctx, migrate.Options{Scheduler: o.From, DSN: o.dsn, Prefix: o.prefix, Of: o.of})
+	r, err := migrate.Open(ctx, migrate.Options{Scheduler: o.From, DSN: o.dsn, Prefix: o.prefix, Of: o.of, KeyPrefix: o.keyPrefix})
 	if err != nil {
 		return nil, err
 	}

@@ -146,6 +146,7 @@ func TestSchedulesOfOthersFireWhenTheyWould(t *testing.T) {
 		s.file(t, "token", []byte(at.Token))
 		checkImported(ctx, t, s, api, dsn.String(), fires(t, out.Bytes(), "PROPERTIES"))
 	})
+	t.Run("quartz, two schedulers", func(t *testing.T) { checkTwins(t, dsn.String()) })
 	t.Run("db-scheduler", func(t *testing.T) { checkDBScheduler(t, dsn.String()) })
 	t.Run("river", func(t *testing.T) { checkRiver(t, dsn.String()) })
 }
@@ -230,6 +231,31 @@ func checkImported(ctx context.Context, t *testing.T, s *shell, api perceptorv1.
 	}
 	if r, _ := s.imports(t, 2, "--from", "cron", dsn); !strings.Contains(r.stderr, `"cron" is not one of`) {
 		t.Error(r.stderr)
+	}
+}
+
+// checkTwins reads the tables of two schedulers, whose triggers have the same names: no task has the key of another one, or
+// the import would skip it as known.
+func checkTwins(t *testing.T, dsn string) {
+	tasks, others, err := migrate.All(t.Context(), migrate.Options{Scheduler: "quartz", DSN: dsn, KeyPrefix: "app"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, i := range tasks {
+		if key := i.Task.IdempotencyKey; seen[key] || key != "app:"+i.Name {
+			t.Errorf("%s has the key %q, of another trigger: %t", i.Name, key, seen[key])
+		}
+		seen[i.Task.IdempotencyKey] = true
+	}
+	twins := 0
+	for _, i := range others {
+		if strings.Contains(i.Reason, `the scheduler "OBJECTS" has a trigger of this name`) {
+			twins++
+		}
+	}
+	if len(tasks) == 0 || twins < len(tasks)-1 { // OBJECTS alone has mail.numbers
+		t.Errorf("%d tasks, and %d triggers of PROPERTIES with the same names", len(tasks), twins)
 	}
 }
 

@@ -70,16 +70,17 @@ func TestASimpleTriggerGoesOnWhereItWas(t *testing.T) {
 
 func TestTriggersWithoutCounterpartSayWhy(t *testing.T) {
 	for want, c := range map[string]*trigger{
-		"will not fire again":        simple(func(t *trigger) { t.Next = -1 }),
-		"will not fire  again":       simple(func(t *trigger) { t.State = "COMPLETE" }),
-		`calendar "holidays"`:        simple(func(t *trigger) { t.Calendar = "holidays" }),
-		"type BLOB":                  simple(func(t *trigger) { t.Type = "BLOB" }),
-		`time zone "GMT+02:00"`:      simple(func(t *trigger) { t.Type, t.Zone = "CRON", "GMT+02:00" }),
-		"unit DECADE":                simple(func(t *trigger) { t.Type, t.Unit = "CAL_INT", "DECADE" }),
-		"within a second":            simple(func(t *trigger) { t.Type, t.Unit, t.IntervalZone, t.Start = "CAL_INT", "DAY", "UTC", 1 }),
-		"cannot be a kind":           simple(func(t *trigger) { t.JobName = strings.Repeat("x", 101) }),
-		"its data cannot be params":  simple(func(t *trigger) { t.Data = []byte(streamMagic + "\x70") }),
-		"its data cannot  be params": simple(func(t *trigger) { t.Data = []byte("a=\\u12") }),
+		"will not fire again":         simple(func(t *trigger) { t.Next = -1 }),
+		"will not fire  again":        simple(func(t *trigger) { t.State = "COMPLETE" }),
+		`scheduler "A" has a trigger`: simple(func(t *trigger) { t.Twin = "A" }),
+		`calendar "holidays"`:         simple(func(t *trigger) { t.Calendar = "holidays" }),
+		"type BLOB":                   simple(func(t *trigger) { t.Type = "BLOB" }),
+		`time zone "GMT+02:00"`:       simple(func(t *trigger) { t.Type, t.Zone = "CRON", "GMT+02:00" }),
+		"unit DECADE":                 simple(func(t *trigger) { t.Type, t.Unit = "CAL_INT", "DECADE" }),
+		"within a second":             simple(func(t *trigger) { t.Type, t.Unit, t.IntervalZone, t.Start = "CAL_INT", "DAY", "UTC", 1 }),
+		"cannot be a kind":            simple(func(t *trigger) { t.JobName = strings.Repeat("x", 101) }),
+		"its data cannot be params":   simple(func(t *trigger) { t.Data = []byte(streamMagic + "\x70") }),
+		"its data cannot  be params":  simple(func(t *trigger) { t.Data = []byte("a=\\u12") }),
 		"February 29": simple(func(t *trigger) {
 			t.Type, t.Unit, t.IntervalZone, t.Start = "CAL_INT", "YEAR", "UTC", time.Date(2032, 2, 29, 0, 0, 0, 0, time.UTC).UnixMilli()
 		}),
@@ -181,6 +182,7 @@ func TestAnExecutionWithAScheduleInItsDataIsNotTakenForARunWithoutFurtherOnes(t 
 func TestConnectionStringsAndPrefixesAreChecked(t *testing.T) {
 	for name, o := range map[string]Options{
 		"scheduler": {Scheduler: "cron"}, "prefix": {Scheduler: "quartz", Prefix: "x; DROP TABLE y; --"}, "string": {Scheduler: "river", DSN: "postgres://:::secret@"},
+		"keys": {Scheduler: "river", KeyPrefix: "a:b"},
 	} {
 		if _, err := Open(t.Context(), o); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", name, err)

@@ -28,6 +28,9 @@ type Options struct {
 	Prefix string
 	// Of is the name of one scheduler of Quartz, or one queue of River. Default: all.
 	Of string
+	// KeyPrefix is what the idempotency keys begin with, before a colon. Schedules of two sources with the same names
+	// have the same keys, unless the prefixes differ. Defaults to the name of the scheduler.
+	KeyPrefix string
 }
 
 // source is how to read one scheduler.
@@ -50,7 +53,7 @@ var sources = map[string]source{
 		var t trigger
 		err := rows.Scan(&t.Group, &t.Name, &t.JobGroup, &t.JobName, &t.State, &t.Type, &t.Calendar, &t.Next, &t.Previous, &t.Start, &t.End,
 			&t.Priority, &t.Misfire, &t.Exclusive, &t.Data, &t.JobData, &t.RepeatCount, &t.RepeatInterval, &t.Triggered, &t.Expression, &t.Zone,
-			&t.Unit, &t.IntervalZone, &t.Interval, &t.SameHour, &t.SkipDay)
+			&t.Unit, &t.IntervalZone, &t.Interval, &t.SameHour, &t.SkipDay, &t.Twin)
 		return t.item(), err
 	}},
 	"db-scheduler": {dbSchedulerQuery, "", func(rows pgx.Rows) (*Item, error) {
@@ -71,6 +74,7 @@ const connectWithin, rowWithin = 10 * time.Second, 5 * time.Minute
 // Reader reads the schedules of another scheduler. It is not safe for concurrent use.
 type Reader struct {
 	source source
+	keys   string
 	conn   *pgx.Conn
 	rows   pgx.Rows
 	cancel context.CancelFunc
@@ -78,6 +82,9 @@ type Reader struct {
 
 // prefixForm matches prefixes that are names, with or without a schema.
 var prefixForm = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_]?[A-Za-z0-9_]{0,62}$`)
+
+// keyForm matches prefixes of keys. A colon ends a prefix.
+var keyForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,40}$`)
 
 // Open connects and begins to read. The caller must close the reader. The connection only reads.
 func Open(ctx context.Context, o Options) (*Reader, error) {
@@ -91,6 +98,12 @@ func Open(ctx context.Context, o Options) (*Reader, error) {
 	if !prefixForm.MatchString(s.prefix) {
 		return nil, fmt.Errorf("the prefix %q is not the beginning of a table's name", s.prefix)
 	}
+	if o.KeyPrefix == "" {
+		o.KeyPrefix = o.Scheduler
+	}
+	if !keyForm.MatchString(o.KeyPrefix) {
+		return nil, fmt.Errorf("the prefix %q of keys is not 1 to 40 letters, digits, periods, hyphens or underscores", o.KeyPrefix)
+	}
 	config, err := pgx.ParseConfig(o.DSN)
 	if err != nil {
 		return nil, errors.New("the connection string is not valid") // the driver's error may quote it
@@ -103,7 +116,7 @@ func Open(ctx context.Context, o Options) (*Reader, error) {
 		return nil, err
 	}
 	reading, cancel := context.WithCancel(ctx)
-	r := &Reader{source: s, conn: conn, cancel: cancel}
+	r := &Reader{source: s, keys: o.KeyPrefix, conn: conn, cancel: cancel}
 	if r.rows, err = conn.Query(reading, strings.ReplaceAll(s.query, "PREFIX", s.prefix), o.Of); err != nil {
 		r.Close()
 		return nil, err
@@ -121,7 +134,14 @@ func (r *Reader) Next() (*Item, error) {
 		}
 		return nil, io.EOF
 	}
-	return r.source.read(r.rows)
+	i, err := r.source.read(r.rows)
+	if err != nil {
+		return nil, err
+	}
+	if i.Task != nil {
+		i.Task.IdempotencyKey = keyOf(r.keys, i.Name)
+	}
+	return i, nil
 }
 
 // Close ends the connection.

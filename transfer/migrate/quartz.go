@@ -30,6 +30,9 @@ type trigger struct {
 	Unit, IntervalZone string
 	Interval           int64
 	SameHour, SkipDay  bool
+
+	// Twin is another scheduler that has a trigger of this name and comes first; "": none.
+	Twin string
 }
 
 // The misfire instructions of Quartz that have a meaning here.
@@ -92,6 +95,8 @@ func (t *trigger) item() *Item {
 // refused says why no task can stand for the trigger, whatever its schedule; "" if one may.
 func (t *trigger) refused() string {
 	switch {
+	case t.Twin != "":
+		return fmt.Sprintf("the scheduler %q has a trigger of this name, too, which would have the same key; import each scheduler by itself, with --of and --key-prefix", t.Twin)
 	case t.State == "COMPLETE" || t.Next <= 0:
 		return "it will not fire again"
 	case t.Calendar != "":
