@@ -3,6 +3,7 @@ package migrate
 import (
 	"encoding/base64"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +88,30 @@ func TestTriggersWithoutCounterpartSayWhy(t *testing.T) {
 	} {
 		if i := c.item(); i.Task != nil || !strings.Contains(i.Reason, strings.ReplaceAll(want, "  ", " ")) {
 			t.Errorf("%q: %+v", want, i)
+		}
+	}
+}
+
+func TestTheEndOfATriggerIsThatOfItsTask(t *testing.T) {
+	const end = 1_900_000_900_000
+	for name, c := range map[string]struct {
+		typ  string
+		end  int64
+		want int64 // 0: none
+	}{
+		"an interval does not fire at its end": {"SIMPLE", end, end},
+		"a cron trigger does":                  {"CRON", end, end + 1},
+		"no end":                               {"CRON", 0, 0},
+		"the end of time":                      {"CRON", math.MaxInt64, 0},
+		"the end of time, of an interval":      {"SIMPLE", math.MaxInt64, 0},
+	} {
+		i := simple(func(t *trigger) { t.Type, t.End, t.Expression, t.Zone = c.typ, c.end, "0 0 9 * * ?", "UTC" }).item()
+		got := int64(0)
+		if i.Task.EndTime != nil {
+			got = i.Task.EndTime.AsTime().UnixMilli()
+		}
+		if got != c.want {
+			t.Errorf("%s: end_time %d, want %d", name, got, c.want)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
@@ -68,9 +69,7 @@ func (t *trigger) item() *Item {
 		return without(i.Name, "%s", reason)
 	}
 	i.Task.BeginTime = instant(t.Start)
-	if t.End > 0 {
-		i.Task.EndTime = instant(t.End)
-	}
+	i.Task.EndTime = t.end()
 	var reason string
 	switch t.Type {
 	case "SIMPLE":
@@ -90,6 +89,18 @@ func (t *trigger) item() *Item {
 	}
 	t.state(i)
 	return i
+}
+
+// end returns the end_time, at which nothing fires; nil: none. A cron trigger fires at its end, too. An end that no task can
+// have, such as that of Long.MAX_VALUE, is none.
+func (t *trigger) end() *timestamppb.Timestamp {
+	switch {
+	case t.End <= 0 || task.Instant(t.End) >= task.LastInstant-1:
+		return nil
+	case t.Type == "CRON":
+		return instant(t.End + 1)
+	}
+	return instant(t.End)
 }
 
 // refused says why no task can stand for the trigger, whatever its schedule; "" if one may.

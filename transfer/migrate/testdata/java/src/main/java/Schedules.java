@@ -100,6 +100,8 @@ public final class Schedules {
     add(q, "cron", "last-friday", start, null, cron("0 15 10 ? * 6L 2030-2032", newYork).withMisfireHandlingInstructionDoNothing(), Report.class, null, null);
     add(q, "cron", "last-day", start, null, cron("0 0 5 L * ?", berlin).withMisfireHandlingInstructionIgnoreMisfires(), Report.class, null, null);
     add(q, "cron", "nearest", start, end, cron("0 30 8 15W * ?", berlin), Exclusive.class, null, null);
+    Date lastRun = Date.from(Instant.parse("2030-02-07T11:00:00Z"));
+    add(q, "cron", "at-end", start, lastRun, cron("0 0 12 * * ?", berlin), Report.class, null, null);
     add(q, "cron", "gap", start, null, cron("0 30 2 * * ?", berlin), Report.class, null, null);
     add(q, "cron", "paused", start, null, cron("0 0 12 1/5 * ?", newYork), Report.class, null, null);
     q.pauseTrigger(new TriggerKey("paused", "cron"));
