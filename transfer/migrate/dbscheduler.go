@@ -38,6 +38,8 @@ func (e *execution) item() *Item {
 		return without(name, "it is a recurring task, whose schedule is in the program and not in the table; add a task with that schedule")
 	case e.At == 0:
 		return without(name, "it has no execution_time")
+	case task.InstantFault(task.Instant(e.At)) != "":
+		return without(name, "its execution_time %s", task.InstantFault(task.Instant(e.At)))
 	case e.recurs():
 		return without(name, "it recurs by a schedule in its data, which is not taken over; add a task with that schedule")
 	}
@@ -154,6 +156,9 @@ func (j *job) item() *Item {
 	}
 	if reason := kindFault(j.Kind); reason != "" {
 		return without(name, "%s", reason)
+	}
+	if fault := task.InstantFault(task.Instant(j.At)); fault != "" {
+		return without(name, "its scheduled_at %s", fault)
 	}
 	i := &Item{Name: name, Next: task.Instant(j.At), Task: &perceptorv1.Task{
 		Kind: j.Kind, Type: perceptorv1.Task_ONE_SHOT, BeginTime: instant(j.At), IdempotencyKey: keyOf("river", name), Tags: j.Tags, Params: jsonParams(j.Args),

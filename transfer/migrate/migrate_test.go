@@ -75,6 +75,7 @@ func TestTriggersWithoutCounterpartSayWhy(t *testing.T) {
 		"will not fire  again":        simple(func(t *trigger) { t.State = "COMPLETE" }),
 		`scheduler "A" has a trigger`: simple(func(t *trigger) { t.Twin = "A" }),
 		`calendar "holidays"`:         simple(func(t *trigger) { t.Calendar = "holidays" }),
+		"next fire time 9999-12-31":   simple(func(t *trigger) { t.Next = 253_402_214_400_000 }),
 		"type BLOB":                   simple(func(t *trigger) { t.Type = "BLOB" }),
 		`time zone "GMT+02:00"`:       simple(func(t *trigger) { t.Type, t.Zone = "CRON", "GMT+02:00" }),
 		"unit DECADE":                 simple(func(t *trigger) { t.Type, t.Unit = "CAL_INT", "DECADE" }),
@@ -125,6 +126,18 @@ func TestKeysTellAllNamesApart(t *testing.T) {
 			t.Errorf("%v has the key %q of %s", c, key, other)
 		}
 		seen[key] = tr.name()
+	}
+}
+
+func TestInstantsThatNoTaskCanHaveHaveNoCounterpart(t *testing.T) {
+	for at, want := range map[int64]string{math.MaxInt64: "never", 568_971_820_800_000: "20000-01-01", -1: "1969-12-31"} {
+		for field, i := range map[string]*Item{
+			"execution_time": (&execution{Name: "k", Instance: "i", At: at}).item(), "scheduled_at": (&job{Kind: "k", State: "scheduled", At: at}).item(),
+		} {
+			if i.Task != nil || !strings.Contains(i.Reason, "its "+field+" "+want) {
+				t.Errorf("%s %d: %+v", field, at, i)
+			}
+		}
 	}
 }
 

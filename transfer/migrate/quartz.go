@@ -110,6 +110,8 @@ func (t *trigger) refused() string {
 		return fmt.Sprintf("the scheduler %q has a trigger of this name, too, which would have the same key; import each scheduler by itself, with --of and --key-prefix", t.Twin)
 	case t.State == "COMPLETE" || t.Next <= 0:
 		return "it will not fire again"
+	case task.InstantFault(task.Instant(t.Next)) != "":
+		return "its next fire time " + task.InstantFault(task.Instant(t.Next))
 	case t.Calendar != "":
 		return fmt.Sprintf("it excludes the instants of the calendar %q", t.Calendar)
 	}
