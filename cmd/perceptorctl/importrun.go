@@ -253,10 +253,21 @@ func (i *importing) progress(bar *cli.Progress) {
 	bar.Show(done, total, i.progressText())
 }
 
+// again says how to go on after the command has ended before the import. [resumable] refuses some imports.
+func (i *importing) again() string {
+	switch {
+	case i.dryRun:
+		return fmt.Sprintf("start it anew: nothing was stored; perceptorctl import abort %d ends this one", i.on.Id)
+	case i.From != "":
+		return fmt.Sprintf("start it anew: what is stored is skipped by its keys; perceptorctl import abort %d ends this one, and perceptorctl import rollback %d removes what it has stored, too", i.on.Id, i.on.Id)
+	}
+	return fmt.Sprintf("perceptorctl import resume %d goes on; perceptorctl import rollback %d removes what was stored", i.on.Id, i.on.Id)
+}
+
 // interrupted says how an import that did not end goes on.
 func (i *importing) interrupted(ctx context.Context, err error) error {
 	text := fmt.Errorf("import %d is not complete: %w", i.on.Id, err)
-	code, hint := cli.Failure, fmt.Sprintf("perceptorctl import resume %d goes on; perceptorctl import rollback %d removes what was stored", i.on.Id, i.on.Id)
+	code, hint := cli.Failure, i.again()
 	var known *cli.Error
 	switch {
 	case ctx.Err() != nil:
