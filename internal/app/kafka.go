@@ -32,9 +32,8 @@ type kafkaLink struct {
 // kafkaCredential is what a login consists of that may change while a process runs.
 type kafkaCredential struct {
 	password string
-	// certificates counts how often the files of kafka.tls were read, which new connections
-	// use at once.
-	certificates int
+	// certificates are what the files of kafka.tls hold; nil without TLS.
+	certificates *certs.Material
 }
 
 // newKafkaLink returns how to connect to Kafka.
@@ -47,13 +46,10 @@ func newKafkaLink(c *config.Config, clientID string, log *slog.Logger) (*kafkaLi
 	if err != nil {
 		return nil, err
 	}
-	if source != nil {
-		k.Dial = source.Dialer((&net.Dialer{KeepAlive: kafkaKeepAlive}).DialContext)
-	}
 	if c.Kafka.SASL.Name() == kafkalogin.OAuthBearer {
 		k.SASL = kafkalogin.TokenFile(c.Kafka.SASL.TokenFile)
 	}
-	read := kafkaReader(c, source)
+	read, dial := kafkaReader(c, source), (&net.Dialer{KeepAlive: kafkaKeepAlive}).DialContext
 	first, err := read()
 	if err == nil {
 		_, err = kafkaMechanism(&c.Kafka.SASL, first.password)
@@ -65,6 +61,9 @@ func newKafkaLink(c *config.Config, clientID string, log *slog.Logger) (*kafkaLi
 		Read: read, Same: func(a, b kafkaCredential) bool { return a == b },
 		Try: func(ctx context.Context, fresh kafkaCredential) (err error) {
 			conf := k.Config
+			if source != nil {
+				conf.Dial = certs.Dialer(dial, func() *certs.Material { return fresh.certificates })
+			}
 			if conf.SASL, err = kafkaMechanism(&c.Kafka.SASL, fresh.password); err != nil {
 				return err
 			}
@@ -80,6 +79,9 @@ func newKafkaLink(c *config.Config, clientID string, log *slog.Logger) (*kafkaLi
 			log.Warn("a changed login to Kafka cannot be used yet; the last one stays in use", "brokers", c.Kafka.Brokers, "err", oneLine(err))
 		},
 	})
+	if source != nil {
+		k.Dial = certs.Dialer(dial, func() *certs.Material { return follower.Current().certificates })
+	}
 	if c.Kafka.SASL.Username != "" {
 		k.SASL = kafkalogin.Follow(c.Kafka.SASL.Name(), c.Kafka.SASL.Username, func() (string, error) { return follower.Current().password, nil })
 	}
@@ -101,7 +103,7 @@ func kafkaReader(c *config.Config, source *certs.Source) func() (kafkaCredential
 	file, given := c.SecretFile("kafka.sasl.password"), c.Kafka.SASL.Password
 	return func() (now kafkaCredential, err error) {
 		if source != nil {
-			now.certificates = source.Readings()
+			now.certificates = source.Newest()
 		}
 		if now.password = given; file != "" {
 			if now.password, err = config.ReadSecret(file); err != nil {

@@ -42,8 +42,7 @@ type Source struct {
 	log   *slog.Logger
 
 	mu      sync.Mutex
-	current material
-	reads   int // that could be used
+	current *Material
 	seen    [3]stamp
 	checked time.Time
 	// failing says that what was seen could not be used. It is tried again: a certificate that is
@@ -51,8 +50,8 @@ type Source struct {
 	failing bool
 }
 
-// material is what the files held when they were read last.
-type material struct {
+// Material is what the files held when they were read. Two readings have different pointers.
+type Material struct {
 	cert *tls.Certificate
 	pool *x509.CertPool
 }
@@ -72,8 +71,8 @@ func Open(files Files, names Names, log *slog.Logger) (*Source, error) {
 	return s, err
 }
 
-// newest returns what the files hold, or what they held when they could be used last.
-func (s *Source) newest() material {
+// Newest returns what the files hold, or what they held when they could be used last.
+func (s *Source) Newest() *Material {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := time.Now(); now.Sub(s.checked) >= checkEvery {
@@ -81,14 +80,6 @@ func (s *Source) newest() material {
 		s.reread()
 	}
 	return s.current
-}
-
-// Readings returns how often the files have changed and could be used, after a look at them.
-func (s *Source) Readings() int {
-	s.newest()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.reads
 }
 
 // reread reads the files if they have changed, or could not be used the last time.
@@ -108,7 +99,6 @@ func (s *Source) reread() {
 		return
 	}
 	s.current = m
-	s.reads++
 	s.log.Info("certificates were read again", "part", s.names.Cert)
 }
 
@@ -121,22 +111,24 @@ func (s *Source) stamps() (all [3]stamp) {
 	return all
 }
 
-func (s *Source) read() (m material, err error) {
+func (s *Source) read() (*Material, error) {
+	m := &Material{}
 	if s.files.Cert != "" {
 		cert, err := tls.LoadX509KeyPair(s.files.Cert, s.files.Key)
 		if err != nil {
-			return m, fmt.Errorf("%s: %w", s.names.Cert, err) // which names the file
+			return nil, fmt.Errorf("%s: %w", s.names.Cert, err) // which names the file
 		}
 		if err := validNow(cert.Leaf); err != nil {
-			return m, fmt.Errorf("%s: %s: %w", s.names.Cert, s.files.Cert, err)
+			return nil, fmt.Errorf("%s: %s: %w", s.names.Cert, s.files.Cert, err)
 		}
 		m.cert = &cert
 	}
 	if s.files.CA != "" {
-		m.pool, err = readPool(s.files.CA)
+		pool, err := readPool(s.files.CA)
 		if err != nil {
-			return m, fmt.Errorf("%s: %w", s.names.CA, err)
+			return nil, fmt.Errorf("%s: %w", s.names.CA, err)
 		}
+		m.pool = pool
 	}
 	return m, nil
 }
@@ -172,7 +164,7 @@ func (s *Source) Server(clients tls.ClientAuthType, refused func()) *tls.Config 
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-			m := s.newest()
+			m := s.Newest()
 			conf := &tls.Config{
 				MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*m.cert}, SessionTicketsDisabled: true,
 				ClientAuth: clients, ClientCAs: m.pool,
@@ -185,8 +177,9 @@ func (s *Source) Server(clients tls.ClientAuthType, refused func()) *tls.Config 
 
 // Client returns the configuration of a connection that begins now. It does not follow later
 // changes of the files; [Source.Dialer] does.
-func (s *Source) Client() *tls.Config {
-	m := s.newest()
+func (s *Source) Client() *tls.Config { return s.Newest().client() }
+
+func (m *Material) client() *tls.Config {
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: m.pool}
 	if m.cert != nil {
 		conf.Certificates = []tls.Certificate{*m.cert}
@@ -194,9 +187,15 @@ func (s *Source) Client() *tls.Config {
 	return conf
 }
 
-// Dialer returns a function that opens TLS connections over those of dial. It verifies that
-// the server's certificate is for the host of the address.
-func (s *Source) Dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
+// A Dial opens connections, as [net.Dialer.DialContext] does.
+type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Dialer returns a function that opens TLS connections over those of dial, with what the files
+// hold then. It verifies that the server's certificate is for the host of the address.
+func (s *Source) Dialer(dial Dial) Dial { return Dialer(dial, s.Newest) }
+
+// Dialer is like [Source.Dialer], with the material that is used now.
+func Dialer(dial Dial, now func() *Material) Dial {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil {
@@ -206,7 +205,7 @@ func (s *Source) Dialer(dial func(ctx context.Context, network, address string) 
 		if err != nil {
 			return nil, err
 		}
-		conf := s.Client()
+		conf := now().client()
 		conf.ServerName = host
 		conn := tls.Client(plain, conf)
 		if err := conn.HandshakeContext(ctx); err != nil {

@@ -242,16 +242,16 @@ func TestACertificateThatIsNotValidYetIsUsedWhenItIs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		first := s.newest().cert
+		first := s.Newest().cert
 		put(ca.Issue(t, testenv.Server, testenv.Valid(10*time.Second, time.Hour)))
 		for range 4 {
 			time.Sleep(2 * time.Second)
-			if s.newest().cert != first {
+			if s.Newest().cert != first {
 				t.Fatal("a certificate is used before it is valid")
 			}
 		}
 		time.Sleep(4 * time.Second)
-		if s.newest().cert == first {
+		if s.Newest().cert == first {
 			t.Error("the certificate is valid, and still the last one is used")
 		}
 		if n := strings.Count(log.String(), "cannot be used"); n != 1 {
