@@ -188,13 +188,13 @@ func scan(row pgx.CollectableRow) (e task.AuditEvent, err error) {
 // retention, and of the oldest events beyond [KeepPerTenant]. It returns how many it deleted
 // and whether there may be more. It is safe to call concurrently.
 func (s *Store) Purge(ctx context.Context, d int, retention time.Duration) (n int, more bool, err error) {
-	return s.purge(ctx, d, task.At(time.Now().Add(-retention)), KeepPerTenant)
+	return s.purge(ctx, d, retention, KeepPerTenant)
 }
 
-func (s *Store) purge(ctx context.Context, d int, before task.Instant, keep int) (n int, more bool, err error) {
+func (s *Store) purge(ctx context.Context, d int, retention time.Duration, keep int) (n int, more bool, err error) {
 	pool := s.cluster.Pool(d)
 	var expired, excess int
-	if err := sql.AuditPurge.QueryRow(ctx, pool, int64(before), purgeAtOnce).Scan(&expired); err != nil {
+	if err := sql.AuditPurge.QueryRow(ctx, pool, retention.Milliseconds(), purgeAtOnce).Scan(&expired); err != nil {
 		return 0, false, fmt.Errorf("purge audit events: %w", err)
 	}
 	if err := sql.AuditTrim.QueryRow(ctx, pool, keep, purgeAtOnce).Scan(&excess); err != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -153,13 +154,13 @@ func TestOldEventsAndThoseOfGreedyTenantsArePurged(t *testing.T) {
 	now := task.At(time.Now())
 	var events []task.AuditEvent
 	for i := range 30 {
-		events = append(events, event(16, now+task.Instant(i), int64(i+1)), event(32, now-task.Instant(i), int64(i+1)))
+		events = append(events, event(16, now+task.Instant(i), int64(i+1)), event(32, now.Add(-time.Duration(i)*time.Hour), int64(i+1)))
 	}
-	events = append(events, event(48, now, 1), event(64, now-1000, 2))
+	events = append(events, event(48, now, 1), event(64, now.Add(-1000*time.Hour), 2))
 	s.mustAppend(t, events...)
 	s.mustAppend(t, events...) // counts nothing again
 	// All of these tenants have their home in database 0.
-	if n, more, err := s.purge(t.Context(), 0, now-10, 25); err != nil || more || n != 19+1+5 {
+	if n, more, err := s.purge(t.Context(), 0, 10*time.Hour+30*time.Minute, 25); err != nil || more || n != 19+1+5 {
 		t.Errorf("purged %d, %v, %v", n, more, err)
 	}
 	if n := s.counts(t, c); cmp.Diff(map[int32]int64{16: 25, 32: 11, 48: 1}, n) != "" {
@@ -174,6 +175,24 @@ func TestOldEventsAndThoseOfGreedyTenantsArePurged(t *testing.T) {
 	if newest[0].At != now+29 || newest[24].At != now+5 {
 		t.Error("the trim has not kept the newest events")
 	}
+}
+
+// TestTheDatabasesClockDecidesWhichEventsAreOld: by the clock of this process it is the year 2000.
+func TestTheDatabasesClockDecidesWhichEventsAreOld(t *testing.T) {
+	t.Parallel()
+	s, c := store1(t)
+	s.mustAppend(t, event(16, task.At(time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)), 1), event(16, task.At(time.Now()), 2))
+	dsn := c.Pool(0).Config().ConnString()
+	synctest.Test(t, func(t *testing.T) {
+		c, err := store.Open(t.Context(), store.Config{Servers: []store.Server{{DSN: dsn}}, MaxConns: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if n, more, err := New(c).Purge(t.Context(), 0, 90*24*time.Hour); err != nil || more || n != 1 {
+			t.Errorf("purged %d, %v, %v", n, more, err)
+		}
+	})
 }
 
 // TestATrimReadsNoMoreEventsThanItDeletes counts the rows and index entries that the statement

@@ -175,8 +175,7 @@ func (s *Store) Active(ctx context.Context, from task.Instant, limit int) (map[i
 // Purge deletes a bounded number of the rows of database d that are no longer shown. It returns
 // how many it deleted and whether there may be more. It is safe to call concurrently.
 func (s *Store) Purge(ctx context.Context, d int) (n int, more bool, err error) {
-	before := task.At(time.Now().Add(-keep))
-	if err := sql.FiguresPurge.QueryRow(ctx, s.cluster.Pool(d), int64(before), purgeAtOnce).Scan(&n); err != nil {
+	if err := sql.FiguresPurge.QueryRow(ctx, s.cluster.Pool(d), keep.Milliseconds(), purgeAtOnce).Scan(&n); err != nil {
 		return 0, false, fmt.Errorf("purge figures: %w", err)
 	}
 	return n, n >= purgeAtOnce, nil

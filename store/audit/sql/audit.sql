@@ -34,10 +34,11 @@ SELECT {{audit_columns}} FROM audit_event a WHERE {{audit_filter}}
 -- fragment: counted
 counted AS (INSERT INTO audit_count AS c (tenant_id, events) SELECT g.tenant_id, -count(*) FROM gone g {{add_counts}})
 
--- name: AuditPurge(before_at int8, max_rows int8)
+-- name: AuditPurge(age_ms int8, max_rows int8)
+-- By the clock of the server: that of one of many processes may be wrong by years, and what it deleted would be gone.
 WITH gone AS (
   DELETE FROM audit_event
-   WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM audit_event a WHERE a.at < @before_at ORDER BY a.at, a.id LIMIT @max_rows)) RETURNING tenant_id),
+   WHERE ctid = ANY (ARRAY(SELECT a.ctid FROM audit_event a WHERE a.at < (extract(epoch FROM statement_timestamp()) * 1000)::int8 - @age_ms ORDER BY a.at, a.id LIMIT @max_rows)) RETURNING tenant_id),
 {{counted}}
 SELECT count(*) FROM gone;
 

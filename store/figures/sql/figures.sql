@@ -21,8 +21,9 @@ SELECT f.tenant_id, f.at, f.process, f.data FROM figure f WHERE f.at >= @from_at
 -- The tenants that have a row from an instant on.
 SELECT DISTINCT f.tenant_id FROM figure f WHERE f.at >= @from_at AND f.tenant_id > 0 LIMIT @max_rows;
 
--- name: FiguresPurge(before_at int8, max_rows int8)
+-- name: FiguresPurge(age_ms int8, max_rows int8)
+-- By the clock of the server, because that of one of many processes may be wrong.
 WITH gone AS (
   DELETE FROM figure
-   WHERE ctid = ANY (ARRAY(SELECT f.ctid FROM figure f WHERE f.at < @before_at ORDER BY f.at LIMIT @max_rows)) RETURNING 1)
+   WHERE ctid = ANY (ARRAY(SELECT f.ctid FROM figure f WHERE f.at < (extract(epoch FROM statement_timestamp()) * 1000)::int8 - @age_ms ORDER BY f.at LIMIT @max_rows)) RETURNING 1)
 SELECT count(*) FROM gone;
