@@ -7,9 +7,11 @@
 package certs
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -153,7 +155,18 @@ func readPool(file string) (*x509.CertPool, error) {
 	if !pool.AppendCertsFromPEM(text) {
 		return nil, errors.New(file + " holds no certificate")
 	}
+	if endsWithin(text) {
+		return nil, errors.New(file + " ends within a certificate")
+	}
 	return pool, nil
+}
+
+// endsWithin reports whether a file ends before the end of what it holds last: somebody writes it now.
+func endsWithin(text []byte) bool {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(text) {
+		text = rest
+	}
+	return bytes.Contains(text, []byte("-----BEGIN "))
 }
 
 // Server returns the configuration of a listener. The source must have a certificate.

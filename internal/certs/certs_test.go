@@ -163,6 +163,14 @@ func TestFilesThatCannotBeUsedAreNamed(t *testing.T) {
 	good, other := ca.Issue(t, testenv.Server), ca.Issue(t, testenv.Server)
 	expired := ca.Issue(t, testenv.Server, testenv.Valid(-2*time.Hour, -time.Hour))
 	early := ca.Issue(t, testenv.Server, testenv.Valid(time.Hour, 2*time.Hour))
+	text, err := os.ReadFile(ca.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	half := filepath.Join(t.TempDir(), "half")
+	if err := os.WriteFile(half, append(text, text[:len(text)/2]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name  string
 		files Files
@@ -172,6 +180,7 @@ func TestFilesThatCannotBeUsedAreNamed(t *testing.T) {
 		{"key of another certificate", Files{Cert: good.CertFile, Key: other.KeyFile}, "x.cert_file: tls: private key does not match"},
 		{"expired", Files{Cert: expired.CertFile, Key: expired.KeyFile}, "x.cert_file: " + expired.CertFile + ": the certificate has expired at "},
 		{"not yet valid", Files{Cert: early.CertFile, Key: early.KeyFile}, "the certificate is not valid before "},
+		{"one CA and half of another", Files{CA: half}, "x.ca_file: " + half + " ends within a certificate"},
 		{"no CA", Files{CA: good.KeyFile}, "x.ca_file: " + good.KeyFile + " holds no certificate"},
 	} {
 		if _, err := Open(c.files, names, quiet); err == nil || !strings.Contains(err.Error(), c.want) {
