@@ -47,7 +47,7 @@ type picker struct{ servers []*server }
 type server struct {
 	conn        balancer.SubConn
 	unanswered  atomic.Int64
-	silentUntil atomic.Int64 // ns since 1970
+	silentUntil atomic.Pointer[time.Time] // nil: it answers
 }
 
 // Pick implements [balancer.Picker].
@@ -70,9 +70,10 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 		s.unanswered.Add(-1)
 		switch {
 		case d.BytesReceived:
-			s.silentUntil.Store(0)
+			s.silentUntil.Store(nil)
 		case time.Since(began) >= hedgeAfter:
-			s.silentUntil.Store(time.Now().Add(silentFor).UnixNano())
+			until := time.Now().Add(silentFor)
+			s.silentUntil.Store(&until)
 		}
 	}}, nil
 }
@@ -89,7 +90,7 @@ func (p *picker) best(excluded *server, now time.Time) *server {
 			continue
 		}
 		n := s.unanswered.Load()
-		if s.silentUntil.Load() > now.UnixNano() {
+		if until := s.silentUntil.Load(); until != nil && now.Before(*until) {
 			n += silentWeight
 		}
 		if best == nil || n < fewest {

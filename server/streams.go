@@ -97,9 +97,9 @@ type stream struct {
 	call *call
 	need Scopes
 	ctx  context.Context
-	// who is the caller as of the last check, at admitted, by the process's clock.
+	// who is the caller as of the last check, at admitted.
 	who      atomic.Pointer[Identity]
-	admitted atomic.Int64
+	admitted atomic.Pointer[time.Time]
 }
 
 type streamKey struct{}
@@ -120,8 +120,8 @@ func admittedStill(ctx context.Context) error {
 
 // admit checks the credentials, unless that was done just now.
 func (s *stream) admit() error {
-	now := time.Now().UnixNano()
-	if s.who.Load() != nil && now-s.admitted.Load() < int64(admitEvery) {
+	now := time.Now()
+	if at := s.admitted.Load(); at != nil && now.Sub(*at) < admitEvery {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.gate.timeout)
@@ -134,7 +134,7 @@ func (s *stream) admit() error {
 		return err
 	}
 	s.who.Store(who)
-	s.admitted.Store(now)
+	s.admitted.Store(&now)
 	return nil
 }
 

@@ -79,8 +79,8 @@ func (m *Machines) resolveWindows(tenant int32, spec *task.Spec) []task.Fault {
 }
 
 func (m *Machines) complain(r *task.Row, err error) {
-	last := m.complained.Load()
-	if now := time.Now().UnixNano(); now-last > int64(complainEvery) && m.complained.CompareAndSwap(last, now) {
+	last, now := m.complained.Load(), time.Now()
+	if (last == nil || now.Sub(*last) > complainEvery) && m.complained.CompareAndSwap(last, &now) {
 		m.db.Log.Error("schedule of the task cannot be read; the task is deferred", "tenant", r.Tenant, "task_id", int64(r.ID), "err", err)
 	}
 }

@@ -48,9 +48,8 @@ type Machines struct {
 	db        *kernel.Databases
 	cfg       Config
 	calendars *schedule.Calendars
-	// complained is when the last line was logged about a task that cannot be read, in
-	// nanoseconds.
-	complained atomic.Int64
+	// complained is when the last line was logged about a task that cannot be read; nil: none was.
+	complained atomic.Pointer[time.Time]
 }
 
 // calendarsKept is the least number of parsed expressions in the cache. An expression
