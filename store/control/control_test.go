@@ -312,7 +312,7 @@ func TestARevokedTokenStaysAsItWasRevokedFirst(t *testing.T) {
 	if version() != before {
 		t.Error("a token that is revoked already was written again")
 	}
-	if got := count(t, cluster, fmt.Sprintf("token WHERE revoked_at = %d", first.RevokedAt)); got != everywhere(1) {
+	if got := count(t, cluster, fmt.Sprintf("token WHERE revoked_at = %d", -first.RevokedAt)); got != everywhere(1) {
 		t.Errorf("revocations by database: %v", got)
 	}
 }
@@ -329,7 +329,7 @@ func TestSyncMakesAllDatabasesTheUnion(t *testing.T) {
 	in(t, cluster, 0, "DELETE FROM token")
 	in(t, cluster, 3, "DELETE FROM tenant WHERE name = 'a'")
 	in(t, cluster, 5, "UPDATE token SET revoked_at = NULL")
-	in(t, cluster, 6, "UPDATE token SET revoked_at = 1 WHERE id = '"+one.ID+"'")
+	in(t, cluster, 6, "UPDATE token SET revoked_at = -9000000000000 WHERE id = '"+one.ID+"'")
 	if err := s.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +339,7 @@ func TestSyncMakesAllDatabasesTheUnion(t *testing.T) {
 	if got := count(t, cluster, "token"); got != everywhere(2) {
 		t.Errorf("tokens by database: %v", got)
 	}
-	if got := count(t, cluster, "token WHERE revoked_at = 1"); got != everywhere(1) {
+	if got := count(t, cluster, "token WHERE revoked_at = -9000000000000"); got != everywhere(1) {
 		t.Errorf("revocations by database: %v", got)
 	}
 	_, err := s.Authenticate(t.Context(), secret)

@@ -11,7 +11,7 @@
 //
 // Rows never lose data while they matter. A tenant is inserted once and stays, and of two
 // versions of its settings the higher one wins. A token is inserted once and may then get a
-// revoked_at, of which the earliest wins. It is deleted 30 days after its expiry, which every
+// revoked_at, of which the lowest wins. It is deleted 30 days after its expiry, which every
 // copy has. So copies may arrive late, twice and in any order, and the union of all databases
 // is always right.
 //
@@ -30,7 +30,9 @@
 // revoked secret are answered alike.
 //
 // A revoked_at may lie in the future: a rotation replaces a token by a successor and lets
-// both work for an overlap. A process that caches identities asks [Store.Revoked] often
-// and drops those that it names. When tokens were last used is kept in database 0 only, and
-// written every 30 s.
+// both work for an overlap. That of a revocation without an overlap is the negated instant, so
+// that it has passed by the clock of every database, also when one is set back.
+//
+// A process that caches identities asks [Store.Revoked] often and drops those that it names.
+// When tokens were last used is kept in database 0 only, and written every 30 s.
 package control

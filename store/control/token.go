@@ -35,6 +35,8 @@ type storedToken struct {
 	Token
 	hash   []byte
 	tenant *string // the UID
+	// revoked is RevokedAt as it is stored: see the package comment. nil: the token is not revoked.
+	revoked *int64
 }
 
 // newSecret draws a token's id and its secret, which begins with it.
@@ -260,10 +262,13 @@ func scanToken(row pgx.CollectableRow) (storedToken, error) { return scanTokenAf
 // scanTokenAfter scans columns that precede those of the token, and these.
 func scanTokenAfter(row pgx.CollectableRow, before ...any) (storedToken, error) {
 	var t storedToken
-	var expires, revoked, used *int64
+	var expires, used *int64
 	var tenant *string
-	err := row.Scan(append(before, &t.ID, &t.hash, (*int32)(&t.Scopes), &t.tenant, &t.Description, &t.CreatedAt, &expires, &revoked, &tenant, &used)...)
-	t.ExpiresAt, t.RevokedAt, t.LastUsedAt = instant(expires), instant(revoked), instant(used)
+	err := row.Scan(append(before, &t.ID, &t.hash, (*int32)(&t.Scopes), &t.tenant, &t.Description, &t.CreatedAt, &expires, &t.revoked, &tenant, &used)...)
+	t.ExpiresAt, t.RevokedAt, t.LastUsedAt = instant(expires), instant(t.revoked), instant(used)
+	if t.RevokedAt < 0 {
+		t.RevokedAt = -t.RevokedAt
+	}
 	if tenant != nil {
 		t.Tenant = *tenant
 	}
@@ -278,7 +283,7 @@ func putTokens(ctx context.Context, tx pgx.Tx, tokens []storedToken) error {
 	expires, revoked := make([]*int64, n), make([]*int64, n)
 	for i, t := range tokens {
 		ids[i], hashes[i], scopes[i], tenants[i], descriptions[i] = t.ID, t.hash, int32(t.Scopes), t.tenant, t.Description
-		created[i], expires[i], revoked[i] = int64(t.CreatedAt), nullable(t.ExpiresAt), nullable(t.RevokedAt)
+		created[i], expires[i], revoked[i] = int64(t.CreatedAt), nullable(t.ExpiresAt), t.revoked
 	}
 	_, err := sql.PutTokens.Exec(ctx, tx, ids, hashes, scopes, tenants, descriptions, created, expires, revoked)
 	return err

@@ -224,6 +224,44 @@ func TestEveryProcessLearnsOfARevocation(t *testing.T) {
 	}
 }
 
+func TestARevokedTokenIsRefusedByEveryClock(t *testing.T) {
+	t.Parallel()
+	s, cluster := setup(t)
+	set := func(by time.Duration) {
+		t.Helper()
+		for d := range task.Databases {
+			in(t, cluster, d, fmt.Sprintf(`CREATE OR REPLACE FUNCTION now_ms() RETURNS int8 LANGUAGE sql STABLE
+				AS $$ SELECT floor(date_part('epoch', statement_timestamp()) * 1000)::int8 + %d $$`, by.Milliseconds()))
+		}
+	}
+	revoked, secret := token(t, s, Token{Scopes: AdminScope})
+	replaced, replacedSecret := token(t, s, Token{Scopes: AdminScope})
+	if _, _, _, err := s.RotateToken(t.Context(), Rotation{ID: replaced.ID, Overlap: time.Hour, ExpiresAt: task.Never}); err != nil {
+		t.Fatal(err)
+	}
+	first, err := s.RevokeToken(t.Context(), revoked.ID, 0)
+	if took := first.RevokedAt.Sub(revoked.CreatedAt); err != nil || took < 0 || took > time.Minute {
+		t.Fatalf("revoked %s after its creation: %v", took, err)
+	}
+	if _, err := s.RevokeToken(t.Context(), replaced.ID, 0); err != nil { // within the overlap
+		t.Fatal(err)
+	}
+	for _, by := range []time.Duration{-24 * time.Hour, 0, 24 * time.Hour} {
+		set(by)
+		for _, x := range []string{secret, replacedSecret} {
+			if _, err := s.Authenticate(t.Context(), x); task.CodeOf(err) != task.NotFound {
+				t.Errorf("clock set by %s: a revoked token is accepted: %v", by, err)
+			}
+		}
+		if ids, _, err := s.Revoked(t.Context()); by <= 0 && (err != nil || len(ids) != 2) {
+			t.Errorf("clock set by %s: caches are told of %v, %v", by, ids, err)
+		}
+		if again, err := s.RevokeToken(t.Context(), revoked.ID, 0); err != nil || again.RevokedAt != first.RevokedAt {
+			t.Errorf("clock set by %s: revoked again at %s: %v", by, again.RevokedAt, err)
+		}
+	}
+}
+
 func TestARotationThatCannotBeMadeLeavesTheOldToken(t *testing.T) {
 	t.Parallel()
 	s, cluster := setup(t)

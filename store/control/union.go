@@ -126,7 +126,7 @@ func (u *union) addTokens(page []storedToken) {
 	defer u.mu.Unlock()
 	for _, t := range page {
 		if other, ok := u.tokens[t.ID]; ok {
-			t.RevokedAt = min(t.RevokedAt, other.RevokedAt)
+			t.revoked = nullable(min(instant(t.revoked), instant(other.revoked)))
 		}
 		u.tokens[t.ID] = t
 	}

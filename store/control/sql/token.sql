@@ -31,7 +31,7 @@ FROM (SELECT 1) one LEFT JOIN tenant n ON n.name = @tenant_name;
 -- name: PutTokens(
 --   ids text[], secret_hashes bytea[], scopes int4[], tenant_uids text[], descriptions text[], created_ats int8[],
 --   expires_ats int8[], revoked_ats int8[])
--- The earlier of two revocations wins. NULL means that the token is not revoked.
+-- The lower of two revocations wins. NULL means that the token is not revoked.
 INSERT INTO token AS mine (id, secret_hash, scopes, tenant_uid, description, created_at, expires_at, revoked_at)
 SELECT id, secret_hash, scopes, tenant_uid::uuid, description, created_at, expires_at, revoked_at
   FROM unnest(@ids, @secret_hashes, @scopes, @tenant_uids, @descriptions, @created_ats, @expires_ats, @revoked_ats)
@@ -42,8 +42,10 @@ WHERE mine.revoked_at IS DISTINCT FROM least(mine.revoked_at, excluded.revoked_a
 
 -- name: RevokeToken(id text, tenant_id int4, delay_ms int8)
 -- Locks the row, so that the returned values are final. It writes nothing if the token is revoked
--- as early already.
-WITH known AS MATERIALIZED (SELECT t.id, now_ms() + @delay_ms AS ends FROM token t WHERE t.id = @id AND {{of_tenant}} FOR UPDATE),
+-- as early already. Without a delay the revocation holds by any clock: see the package comment.
+WITH known AS MATERIALIZED (
+  SELECT t.id, CASE WHEN @delay_ms > 0 THEN now_ms() + @delay_ms ELSE -least(now_ms(), abs(t.revoked_at)) END AS ends
+    FROM token t WHERE t.id = @id AND {{of_tenant}} FOR UPDATE),
 ended AS (
   UPDATE token t SET revoked_at = k.ends FROM known k WHERE t.id = k.id AND (t.revoked_at IS NULL OR t.revoked_at > k.ends)
   RETURNING {{token_columns}})
@@ -62,8 +64,10 @@ WHERE t.id COLLATE "C" > @after_id AND (@tenant_name = '' OR t.tenant_uid = (SEL
 ORDER BY t.id COLLATE "C" LIMIT @max_rows;
 
 -- name: RecentlyRevoked(window_ms int8, max_rows int8)
--- Tokens whose revocation took effect within the window.
-SELECT id FROM token WHERE revoked_at > now_ms() - @window_ms AND revoked_at <= now_ms() ORDER BY revoked_at DESC LIMIT @max_rows;
+-- Tokens whose revocation took effect within the window, or later than now because the clock was set back.
+SELECT id FROM token
+ WHERE revoked_at < @window_ms - now_ms() OR revoked_at > now_ms() - @window_ms AND revoked_at <= now_ms()
+ ORDER BY abs(revoked_at) DESC LIMIT @max_rows;
 
 -- name: TokenIDs(max_rows int8)
 SELECT id FROM token LIMIT @max_rows;
