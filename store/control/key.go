@@ -208,23 +208,33 @@ func (s *Store) dropKey(ctx context.Context, tenant string, id int32) error {
 	return s.copyKeys(ctx, t)
 }
 
-// TenantVersions returns the versions of the settings of those tenants that exist. decided says that they are those of the
-// database that decides about changes, and not of a copy, which may be behind.
-func (s *Store) TenantVersions(ctx context.Context, ids []int32) (versions map[int32]int64, decided bool, err error) {
-	ask := func(ctx context.Context, pool *pgxpool.Pool) (map[int32]int64, error) {
+// Versions are the versions of the settings of tenants, in one database.
+type Versions struct {
+	// Of has them by tenant; one that does not exist is missing.
+	Of map[int32]int64
+	// Now is the database's clock; 0 if it has none of the tenants.
+	Now task.Instant
+	// Decided says that they are those of the database that decides about changes, and not of a copy,
+	// which may be behind.
+	Decided bool
+}
+
+// TenantVersions returns the versions of the settings of those tenants that exist.
+func (s *Store) TenantVersions(ctx context.Context, ids []int32) (Versions, error) {
+	ask := func(ctx context.Context, pool *pgxpool.Pool) (Versions, error) {
 		rows, err := sql.TenantVersions.Query(ctx, pool, ids)
 		if err != nil {
-			return nil, err
+			return Versions{}, err
 		}
-		versions := make(map[int32]int64, len(ids))
+		v := Versions{Of: make(map[int32]int64, len(ids))}
 		var id int32
 		var version int64
-		_, err = pgx.ForEachRow(rows, []any{&id, &version}, func() error { versions[id] = version; return nil })
-		return versions, err
+		_, err = pgx.ForEachRow(rows, []any{&id, &version, &v.Now}, func() error { v.Of[id] = version; return nil })
+		return v, err
 	}
-	if versions, err = askOne(ctx, s, 0, ask); err == nil {
-		return versions, true, nil
+	if v, err := askOne(ctx, s, 0, ask); err == nil {
+		v.Decided = true
+		return v, nil
 	}
-	versions, err = read(ctx, s, ask)
-	return versions, false, err
+	return read(ctx, s, ask)
 }

@@ -122,9 +122,9 @@ func TestARotatedKeyOverlapsAndIsRemovedWhenItHasEnded(t *testing.T) {
 	if n := count(t, cluster, "tenant WHERE jsonb_array_length(keys) = 2"); n != everywhere(1) {
 		t.Errorf("databases with both keys: %v", n)
 	}
-	versions, decided, err := s.TenantVersions(t.Context(), []int32{1, 2})
-	if err != nil || !decided || len(versions) != 1 || versions[1] != got.Version {
-		t.Errorf("TenantVersions = %v, %t, %v, want version %d of tenant 1 alone, decided", versions, decided, err, got.Version)
+	versions, err := s.TenantVersions(t.Context(), []int32{1, 2})
+	if err != nil || !versions.Decided || len(versions.Of) != 1 || versions.Of[1] != got.Version {
+		t.Errorf("TenantVersions = %+v, %v, want version %d of tenant 1 alone, decided", versions, err, got.Version)
 	}
 	if err := s.dropEndedKeys(t.Context()); err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ SELECT t.name, (k->>'id')::int4 FROM tenant t, jsonb_array_elements(t.keys) k
 WHERE jsonb_array_length(t.keys) > 1 AND (k->>'end')::int8 <= now_ms() ORDER BY t.id LIMIT 100;
 
 -- name: TenantVersions(ids int4[])
-SELECT t.id, t.version FROM tenant t WHERE t.id = ANY(@ids);
+SELECT t.id, t.version, now_ms() FROM tenant t WHERE t.id = ANY(@ids);
 
 -- name: HistoryPolicies(usual int2)
 -- Tenants whose level is not @usual, or that have bounds of their own, with those.
