@@ -19,6 +19,7 @@ func (c *Cron) Count(after, until time.Time) int64 {
 	if from >= to {
 		return n
 	}
+	c = c.tabled(to - from)
 	for k := z.segment(from); k < len(z.starts) && z.starts[k] < to; k++ {
 		begin, end := max(from, z.starts[k]), to
 		if k+1 < len(z.starts) {

@@ -46,6 +46,8 @@ type rule struct {
 	// alive has, for each distance of a day's start from the next period of the
 	// rule, whether a period of that day matches. nil: unknown.
 	alive []uint64
+	// counts is the table of [Cron.tabled], or nil.
+	counts []int32
 	// first and last bound the instants, both included.
 	first, last int64
 }
@@ -208,7 +210,18 @@ func (c *Cron) instantNumber(n int64) int64 {
 		}
 		return at.Unix()
 	}
+	c = c.tabled(afterAll - c.rule.first)
+	// Year by year first: the search would count most of the years again and again.
+	const year = 365 * secondsPerDay
 	low, high := c.rule.first, afterAll // the n-th instant from low on is in [low, high]
+	for ; low+year < afterAll; low += year {
+		count := c.Count(time.Unix(low-1, 0), time.Unix(low+year-1, 0))
+		if count >= n {
+			high = low + year - 1
+			break
+		}
+		n -= count
+	}
 	for low < high {
 		middle := low + (high-low)/2
 		if count := c.Count(time.Unix(low-1, 0), time.Unix(middle, 0)); count >= n {

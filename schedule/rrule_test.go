@@ -251,3 +251,78 @@ func TestALongCountEndsWhereItShould(t *testing.T) {
 		t.Errorf("%d instants", n)
 	}
 }
+
+// shortPeriods are rules with many periods a day, none of which begins each day at the same time.
+var shortPeriods = []string{
+	"FREQ=SECONDLY;INTERVAL=2;BYSECOND=1,2,3,59",
+	"FREQ=SECONDLY;INTERVAL=7;BYHOUR=0,1,2,3,23;BYMINUTE=0,1,59",
+	"FREQ=SECONDLY;INTERVAL=59;BYDAY=SU,MO",
+	"FREQ=SECONDLY;INTERVAL=61;BYSECOND=1",
+	"FREQ=SECONDLY;INTERVAL=959",
+	"FREQ=SECONDLY;INTERVAL=961;BYMONTHDAY=1,-1",
+	"FREQ=SECONDLY;INTERVAL=86399",
+	"FREQ=SECONDLY;INTERVAL=86401",
+	"FREQ=MINUTELY;INTERVAL=7;BYHOUR=1,2,3;BYSECOND=0,30",
+	"FREQ=MINUTELY;INTERVAL=61;BYMINUTE=0,1,2",
+	"FREQ=HOURLY;INTERVAL=5;BYMINUTE=0,59",
+	"FREQ=HOURLY;INTERVAL=25",
+	"FREQ=DAILY;BYHOUR=1,2,3;BYSETPOS=2,-1",
+	"FREQ=MONTHLY;BYDAY=MO,TU;BYSETPOS=1,3,-1",
+}
+
+// TestALongCountIsTheSumOfShortOnes, whose days are counted in another way, and a short one what Next walks.
+func TestALongCountIsTheSumOfShortOnes(t *testing.T) {
+	for _, zone := range []string{"UTC", "Africa/Casablanca", "Australia/Lord_Howe"} {
+		for _, rule := range shortPeriods {
+			c := mustRule(t, "20260105T003017", rule, zone)
+			at := time.Date(2026, 1, 1, 7, 8, 9, 0, time.UTC)
+			end, sum := at.AddDate(4, 0, 0), int64(0)
+			whole := c.Count(at, end)
+			for at.Before(end) {
+				next := at.Add(97*24*time.Hour + 12345*time.Second)
+				if next.After(end) {
+					next = end
+				}
+				sum, at = sum+c.Count(at, next), next
+			}
+			if whole != sum {
+				t.Errorf("%s %s: %d instants in four years, the parts have %d", zone, rule, whole, sum)
+			}
+			from := time.Date(2026, 3, 27, 22, 59, 30, 0, time.UTC) // clocks change in the week after it
+			until, walked := from.Add(9*24*time.Hour), int64(0)
+			for next, ok := c.Next(from); ok && !next.After(until); next, ok = c.Next(next) {
+				walked++
+			}
+			if n := c.Count(from, until); n != walked {
+				t.Errorf("%s %s: Count says %d instants, Next has %d", zone, rule, n, walked)
+			}
+		}
+	}
+}
+
+// TestNoNumberOfInstantsIsExpensive: who adds a task decides its COUNT, and the dispatcher parses the
+// expression while a claim waits. So to find the end of a rule takes about as long for all rules.
+func TestNoNumberOfInstantsIsExpensive(t *testing.T) {
+	fastest := func(rule string) time.Duration {
+		least := time.Hour
+		for range 5 {
+			began := time.Now()
+			if _, err := Parse(RRule, "DTSTART:19700101T000000 RRULE:"+rule, "Europe/Berlin", Options{}); err != nil {
+				t.Fatal(err)
+			}
+			least = min(least, time.Since(began))
+		}
+		return least
+	}
+	day := fastest("FREQ=DAILY;INTERVAL=2;COUNT=2147483647") // looks at each day once
+	for _, rule := range []string{
+		"FREQ=SECONDLY;INTERVAL=2;COUNT=2147483647", "FREQ=SECONDLY;INTERVAL=43;COUNT=65", "FREQ=SECONDLY;INTERVAL=61;COUNT=2147483647;BYSECOND=1",
+		"FREQ=SECONDLY;INTERVAL=961;COUNT=2147483647", "FREQ=MINUTELY;INTERVAL=7;COUNT=2147483647",
+	} {
+		if took := fastest(rule); took > 10*day {
+			t.Errorf("%s took %s, more than ten times the %s of a rule of days", rule, took, day)
+		} else {
+			t.Logf("%s took %s; a rule of days %s", rule, took, day)
+		}
+	}
+}

@@ -146,6 +146,7 @@ func (c *Cron) countRule(from, to int64) (n int64) {
 		return c.countUnits(from, to)
 	}
 	r := c.rule
+	size, all := int64(-1), int64(0)
 	end := to / secondsPerDay
 	for day := from / secondsPerDay; day <= end; {
 		next, ok := r.nextAligned(day)
@@ -153,8 +154,15 @@ func (c *Cron) countRule(from, to int64) (n int64) {
 			return n
 		}
 		set := c.periodOf(next)
-		n += set.chosen(c, set.index(c, from), set.index(c, to))
 		day = set.last
+		if whole := set.first*secondsPerDay >= from && set.last*secondsPerDay <= to; !whole {
+			n += set.chosen(c, set.index(c, from), set.index(c, to))
+			continue
+		}
+		if set.size != size { // most periods of a rule have as many times as the one before
+			size, all = set.size, set.chosen(c, 0, set.size)
+		}
+		n += all
 	}
 	return n
 }
@@ -340,18 +348,44 @@ func (c *Cron) markAlive() {
 		return
 	}
 	r.alive = make([]uint64, r.interval/64+1)
-	for second := 0; ; {
-		t, ok := c.timeOfDay(second)
-		if !ok {
-			return
-		}
-		wait := int64(t) / r.unit % r.interval
-		r.alive[wait/64] |= 1 << (wait % 64)
-		second = t + int(r.unit)
-		if second >= secondsPerDay {
-			return
+	for wait, n := range c.countsOfDays() {
+		if n > 0 {
+			r.alive[wait/64] |= 1 << (wait % 64)
 		}
 	}
+}
+
+// countsOfDays returns how many periods of a matching day match, for each distance
+// of the day's start from the next period of the rule. A day has a period at each distance.
+func (c *Cron) countsOfDays() []int32 {
+	r := c.rule
+	counts := make([]int32, r.interval)
+	for second := 0; second < secondsPerDay; {
+		t, ok := c.timeOfDay(second)
+		if !ok {
+			break
+		}
+		counts[int64(t)/r.unit%r.interval]++
+		second = t + int(r.unit)
+	}
+	return counts
+}
+
+// tabledDays is the least number of days that are counted by a table, which takes as long as to
+// count some hundred days one by one.
+const tabledDays = 400
+
+// tabled returns c with a table for [Cron.countWholeDays], if its rule needs one for so many
+// seconds. c itself stays without: the table may take a hundred times its memory.
+func (c *Cron) tabled(seconds int64) *Cron {
+	r := c.rule
+	if r == nil || r.freq < hourly || r.interval == 1 || r.interval > secondsPerDay/r.unit || r.counts != nil || seconds < tabledDays*secondsPerDay {
+		return c
+	}
+	with, rule := *c, *r
+	rule.counts = c.countsOfDays()
+	with.rule = &rule
+	return &with
 }
 
 // countUnits counts the matches in [from, to) of a rule with a period shorter
@@ -375,28 +409,60 @@ func (c *Cron) offsetsBefore(local int64) int64 {
 // countPeriods counts the matching periods in [from, to). Days on which the
 // rule's periods are at the same times have the same count.
 func (c *Cron) countPeriods(from, to int64) (n int64) {
-	r := c.rule
-	perDay := secondsPerDay / r.unit
-	known := map[int64]int64{}
+	perDay := secondsPerDay / c.rule.unit
+	first, last := (from+perDay-1)/perDay, to/perDay // the whole days [first, last)
+	if first >= last {
+		return c.countInDays(from, to)
+	}
+	return c.countInDays(from, first*perDay) + c.countWholeDays(first, last) + c.countInDays(last*perDay, to)
+}
+
+// countInDays counts the matching periods in [from, to) day by day.
+func (c *Cron) countInDays(from, to int64) (n int64) {
+	perDay := secondsPerDay / c.rule.unit
 	for from < to {
 		unit, ok := c.nextUnit(from, to)
 		if !ok {
 			return n
 		}
 		day := unit / perDay
-		start, end := day*perDay, (day+1)*perDay
-		if from > start || end > to {
-			n += c.countOfDay(day, unit, min(end, to))
-		} else {
-			wait := r.unitWait(start)
-			count, ok := known[wait]
-			if !ok {
-				count = c.countOfDay(day, unit, end)
-				known[wait] = count
-			}
-			n += count
+		from = (day + 1) * perDay
+		n += c.countOfDay(day, unit, min(from, to))
+	}
+	return n
+}
+
+// countWholeDays counts the matching periods of the days [first, last).
+func (c *Cron) countWholeDays(first, last int64) (n int64) {
+	r := c.rule
+	perDay := secondsPerDay / r.unit
+	switch {
+	case r.interval == 1:
+		return r.countBetween(first, last) * int64(c.timesBefore(secondsPerDay))
+	case r.counts == nil:
+		return c.countInDays(first*perDay, last*perDay)
+	}
+	year, _, _ := civil(first)
+	for start := dayNumber(year, 1); start < last && year <= LastYear; year++ {
+		end := dayNumber(year+1, 1)
+		n += r.countYear(year, max(first, start), min(last, end))
+		start = end
+	}
+	return n
+}
+
+// countYear counts the matching periods of the days [first, last) of a year by the table.
+func (r *rule) countYear(year int, first, last int64) (n int64) {
+	perDay := secondsPerDay / r.unit
+	days, start := &r.years[yearKind(year)], dayNumber(year, 1)
+	wait, step := r.unitWait(first*perDay), perDay%r.interval
+	for i := first - start; i < last-start; i++ {
+		if days[i/64]>>(i%64)&1 == 1 {
+			n += int64(r.counts[wait])
 		}
-		from = end
+		if wait -= step; wait < 0 { // a day later the next period is so much closer
+			wait += r.interval
+		}
 	}
 	return n
 }
@@ -408,6 +474,9 @@ func (c *Cron) countOfDay(day, from, to int64) (n int64) {
 	if r.interval == 1 {
 		return int64(c.timesBefore(int((to-start)*r.unit)) - c.timesBefore(int((from-start)*r.unit)))
 	}
+	if r.unit < 3600 && r.interval < manyBlocks*block {
+		return c.countBlocks(start, from, to)
+	}
 	for {
 		unit, ok := c.unitOfDay(day, from)
 		if !ok || unit >= to {
@@ -415,4 +484,43 @@ func (c *Cron) countOfDay(day, from, to int64) (n int64) {
 		}
 		n, from = n+1, unit+1
 	}
+}
+
+// block is the number of seconds of a minute, and of minutes of an hour.
+const block = 60
+
+// manyBlocks is the interval in blocks from which on trying each period is faster.
+const manyBlocks = 16
+
+// countBlocks is countOfDay for a rule of seconds or minutes. It counts in whole minutes or
+// hours, since a rule may have tens of thousands of periods a day: those of the rule are one
+// word of bits, and those that match another one. start is the day's first period.
+func (c *Cron) countBlocks(start, from, to int64) (n int64) {
+	r := c.rule
+	set, first := c.seconds, start+(from-start)/block*block
+	if r.unit == 60 {
+		set = c.minutes
+	}
+	every := uint64(0) // a bit for each period of the rule in a block that begins with one
+	for i := int64(0); i < block; i += r.interval {
+		every |= 1 << i
+	}
+	wait, step := r.unitWait(first), block%r.interval
+	for unit := first; unit < to; unit += block {
+		if wait < block && c.hasBlock(int((unit-start)*r.unit)) {
+			early := max(from-unit, 0)
+			word := every << wait & set & (1<<min(to-unit, block) - 1) >> early << early
+			n += int64(bits.OnesCount64(word))
+		}
+		if wait -= step; wait < 0 {
+			wait += r.interval
+		}
+	}
+	return n
+}
+
+// hasBlock reports whether the minute that begins at a second of the day, or the hour for a
+// rule of minutes, may match.
+func (c *Cron) hasBlock(second int) bool {
+	return c.hours>>(second/3600)&1 == 1 && (c.rule.unit == 60 || c.minutes>>(second/60%60)&1 == 1)
 }
