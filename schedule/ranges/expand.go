@@ -21,19 +21,10 @@ func ICalendar(text, zone string, from, until task.Instant) ([]task.Range, error
 	if err != nil {
 		return nil, err
 	}
-	replaced := map[string][]stamp{}
-	for _, e := range all {
-		if e.replaces != nil {
-			replaced[e.uid] = append(replaced[e.uid], *e.replaces)
-		}
-	}
-	x := &expansion{from: from, until: until}
+	x := &expansion{from: from, until: until, replaced: replacedOf(all)}
 	for _, e := range all {
 		if e.cancelled {
 			continue
-		}
-		if e.replaces == nil {
-			e.except = append(e.except, replaced[e.uid]...)
 		}
 		if err := x.add(e); err != nil {
 			return nil, err
@@ -42,15 +33,44 @@ func ICalendar(text, zone string, from, until task.Instant) ([]task.Range, error
 	return task.MergeRanges(x.ranges), nil
 }
 
+// replacedOf returns the occurrences that events replace, by UID. Any number of events may have the
+// same UID, so none has a copy.
+func replacedOf(all []*event) map[string]map[task.Instant]bool {
+	out := map[string]map[task.Instant]bool{}
+	for _, e := range all {
+		if e.replaces == nil {
+			continue
+		}
+		if out[e.uid] == nil {
+			out[e.uid] = map[task.Instant]bool{}
+		}
+		out[e.uid][task.At(e.replaces.instant())] = true
+	}
+	return out
+}
+
 // expansion collects the ranges of events.
 type expansion struct {
 	from, until task.Instant
+	replaced    map[string]map[task.Instant]bool
+	rules       int
 	ranges      []task.Range
 }
+
+// maxRules bounds the recurring events of a file. To expand one may take milliseconds, also if
+// none of its ranges is in the time that is asked for.
+const maxRules = 1000
 
 func (x *expansion) add(e *event) error {
 	if e.rule == nil {
 		return x.occurrence(e, e.start.clock, e.start.instant())
+	}
+	if x.rules++; x.rules > maxRules {
+		return fmt.Errorf("line %d: there are more than %d recurring events", e.rule.line, maxRules)
+	}
+	var replaced map[task.Instant]bool
+	if e.replaces == nil {
+		replaced = x.replaced[e.uid]
 	}
 	except := map[task.Instant]bool{}
 	for i := range e.except {
@@ -62,7 +82,7 @@ func (x *expansion) add(e *event) error {
 	}
 	at, more := rule.Next(x.from.Add(-e.length()).Time())
 	for ; more && task.At(at) < x.until; at, more = rule.Next(at) {
-		if except[task.At(at)] {
+		if except[task.At(at)] || replaced[task.At(at)] {
 			continue
 		}
 		if err := x.occurrence(e, at.In(e.start.location), at); err != nil {

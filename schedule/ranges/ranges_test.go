@@ -1,6 +1,8 @@
 package ranges
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -113,12 +115,39 @@ func TestAFileThatCannotBeReadIsRefusedWithItsLine(t *testing.T) {
 		{"a bad rule", file("DTSTART:20261225T090000 RRULE:FREQ=SOMETIMES"), "line 11"},
 		{"two rules", file("DTSTART:20261225T090000 RRULE:FREQ=DAILY RRULE:FREQ=YEARLY"), "line 12"},
 		{"too many", file("DTSTART:20260101T000000Z DURATION:PT1S RRULE:FREQ=MINUTELY"), "more than 10000 ranges"},
+		{"too many rules", file(slices.Repeat([]string{"DTSTART;VALUE=DATE:20200101 RRULE:FREQ=DAILY;COUNT=1"}, maxRules+1)...), "more than 1000 recurring events"},
 		{"ends another", "BEGIN:VCALENDAR\nEND:VEVENT\n", "line 2"},
 	} {
 		got, err := ICalendar(c.file, "UTC", at(t, "2025-12-31"), at(t, "2028-01-01"))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %s, %v; want %q", c.name, show(got), err, c.want)
 		}
+	}
+}
+
+// TestEventsOfOneUIDTakeTheMemoryOfOthers: a file of 1 MiB may have ten thousand events with one UID, and as
+// many that replace occurrences of it. Copies for each of them would take gigabytes.
+func TestEventsOfOneUIDTakeTheMemoryOfOthers(t *testing.T) {
+	const n = 800
+	allocated := func(uid func(int) string) float64 {
+		var all []string
+		for i := range n {
+			all = append(all, "UID:"+uid(i)+" DTSTART;VALUE=DATE:20260601 RRULE:FREQ=DAILY;COUNT=1", "UID:"+uid(i)+" DTSTART;VALUE=DATE:20260701 RECURRENCE-ID;VALUE=DATE:20260601")
+		}
+		text := file(all...)
+		r := testing.Benchmark(func(b *testing.B) {
+			for b.Loop() {
+				got, err := ICalendar(text, "UTC", at(t, "2025-12-31"), at(t, "2028-01-01"))
+				if err != nil || show(got) != "20260701T0000-20260702T0000" {
+					t.Fatalf("%s, %v", show(got), err)
+				}
+			}
+		})
+		return float64(r.AllocedBytesPerOp())
+	}
+	one, others := allocated(func(int) string { return "a" }), allocated(strconv.Itoa)
+	if one > 2*others {
+		t.Errorf("%d events with one UID allocate %.0f bytes; with a UID each %.0f", 2*n, one, others)
 	}
 }
 
