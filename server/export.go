@@ -353,7 +353,7 @@ func (s *spending) pace(ctx context.Context, stop <-chan struct{}, m any) error 
 	go func() {
 		select {
 		case <-stop:
-			end(errStreamStopped)
+			end(errDraining)
 		case <-ctx.Done():
 		}
 	}()
