@@ -160,7 +160,7 @@ func New(c Config, d Deps) (*Server, error) {
 	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
 	changes, adds := newSettings(), newBackpressure(d.Lateness, d.Processes)
 	err := errors.Join(
-		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, calendars: d.Calendars, backpressure: adds, quotas: s.quotas, tenants: d.Admin, settings: changes, limits: c.Limits, events: g.events, traces: g.traces, maxScan: c.MaxScan, audience: audienceOf(d.Monitoring), audit: &g.auditor}),
+		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, calendars: d.Calendars, backpressure: adds, quotas: s.quotas, tenants: d.Admin, settings: changes, rules: newRulePlaces(), limits: c.Limits, events: g.events, traces: g.traces, maxScan: c.MaxScan, audience: audienceOf(d.Monitoring), audit: &g.auditor}),
 		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, unheld: &s.unheld, events: g.events, traces: g.traces, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
 		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead, quotas: s.quotas}),
 		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),

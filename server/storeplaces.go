@@ -2,10 +2,12 @@ package server
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/perceptor/perceptor/internal/share"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/schedule"
 )
 
 const (
@@ -33,13 +35,15 @@ var grouped = map[string]bool{
 	perceptorv1.ClockService_SetClock_FullMethodName:     true,
 }
 
-// scanning has the methods that read many rows.
+// scanning has the methods that read many rows, and those that compute as long.
 var scanning = map[string]bool{
 	perceptorv1.TaskService_ListTasks_FullMethodName:                     true,
 	perceptorv1.TaskService_CountTasks_FullMethodName:                    true,
 	perceptorv1.TaskService_ListRunEvents_FullMethodName:                 true,
 	perceptorv1.TaskService_ExplainTask_FullMethodName:                   true,
 	perceptorv1.TaskService_PreviewSchedule_FullMethodName:               true,
+	perceptorv1.CalendarService_CreateCalendar_FullMethodName:            true,
+	perceptorv1.CalendarService_UpdateCalendar_FullMethodName:            true,
 	perceptorv1.DeadLetterService_ListDeadRuns_FullMethodName:            true,
 	perceptorv1.BulkService_CreateBulkOperation_FullMethodName:           true,
 	perceptorv1.BulkService_ListBulkOperations_FullMethodName:            true,
@@ -75,4 +79,26 @@ func (p *storePlaces) enter(ctx context.Context, method string, tenant int32) (l
 		return nil, err
 	}
 	return func() { pool.Give(tenant, 1) }, nil
+}
+
+// rulePlaces shares the processor among tenants whose tasks have recurrence rules: each rule that is new takes up to some
+// milliseconds, and a request may have a thousand. Nil has places for all.
+type rulePlaces struct{ pool *share.Pool[int32] }
+
+func newRulePlaces() *rulePlaces {
+	return &rulePlaces{share.NewPool[int32](scanCalls, tenantScanCalls)}
+}
+
+// enter waits for a place to read tasks, if one of them has a rule. leave returns it.
+func (p *rulePlaces) enter(ctx context.Context, tenant int32, tasks []*perceptorv1.Task) (leave func(), err error) {
+	ruled := func(t *perceptorv1.Task) bool { return schedule.IsRule(t.GetCron().GetExpression()) }
+	if p == nil || !slices.ContainsFunc(tasks, ruled) {
+		return func() {}, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, placeWithin, errTenantBusy)
+	defer cancel()
+	if err := p.pool.Wait(ctx, tenant, 1); err != nil {
+		return nil, err
+	}
+	return func() { p.pool.Give(tenant, 1) }, nil
 }

@@ -32,6 +32,7 @@ type taskService struct {
 	settings *settings
 	// backpressure may be nil: adds do not yield to claims.
 	backpressure *backpressure
+	rules        *rulePlaces
 	limits       task.Limits
 	events       *Events
 	traces       traces
@@ -51,7 +52,10 @@ func (s *taskService) AddTask(ctx context.Context, r *perceptorv1.AddTaskRequest
 		faults = append(faults, *f)
 	}
 	began := time.Now()
-	b := s.read(tenantOf(ctx), []*perceptorv1.Task{r.Task}, r.Upsert)
+	b, err := s.judge(ctx, []*perceptorv1.Task{r.Task}, r.Upsert)
+	if err != nil {
+		return nil, err
+	}
 	b.traceIn(s.traces.parent(ctx))
 	if r.Task != nil {
 		faults = append(faults, under("task", b.refused[0])...)
@@ -83,7 +87,10 @@ func (s *taskService) AddTasks(ctx context.Context, r *perceptorv1.AddTasksReque
 		return nil, invalid(faults)
 	}
 	began := time.Now()
-	b := s.read(tenantOf(ctx), r.Tasks, r.Upsert)
+	b, err := s.judge(ctx, r.Tasks, r.Upsert)
+	if err != nil {
+		return nil, err
+	}
 	b.traceIn(s.traces.parent(ctx))
 	replayed, err := s.add(ctx, b, r.RequestId)
 	if err != nil {
@@ -148,6 +155,17 @@ type batch struct {
 	added int // tasks that were stored, or may have been
 	// pause is how long the caller should wait before it adds more.
 	pause time.Duration
+}
+
+// judge reads the tasks of a request when there is a place for the call.
+func (s *taskService) judge(ctx context.Context, tasks []*perceptorv1.Task, upsert bool) (*batch, error) {
+	tenant := tenantOf(ctx)
+	leave, err := s.rules.enter(ctx, tenant.ID, tasks)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return s.read(tenant, tasks, upsert), nil
 }
 
 // read converts the tasks of a request to a batch of specs and faults.
