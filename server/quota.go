@@ -126,6 +126,24 @@ func (q *quotas) admit(ctx context.Context, t *Tenant, n int) (*reservation, err
 	return r, nil
 }
 
+// refused charges the rate of adds for n tasks that were refused because of their faults.
+func (q *quotas) refused(t *Tenant, n int) {
+	if q == nil {
+		return
+	}
+	if r := q.rateOf(t, task.QuotaAdds); r != nil {
+		q.of(t.ID).stocks[task.QuotaAdds].charge(*r, n)
+	}
+}
+
+// admitRefused does the same for a call that has no other tasks, or names the quota that is used up.
+func (q *quotas) admitRefused(ctx context.Context, t *Tenant, n int) error {
+	if q == nil {
+		return nil
+	}
+	return q.rate(ctx, t, q.of(t.ID), task.QuotaAdds, n)
+}
+
 // reserve reserves a part of the tenant's backlog.
 func (q *quotas) reserve(ctx context.Context, t *Tenant, u *tenantUse, n int) (*reservation, error) {
 	r := &reservation{n: int64(n)}

@@ -179,3 +179,24 @@ func TestAKnownKeyIsAnsweredOverAnyQuota(t *testing.T) {
 	_, err := s.add(ctx, keyed("seen", "new"), "")
 	wantOver(t, err, "add_rate", 2*time.Second)
 }
+
+// TestTasksWithFaultsUseTheRateOfAdds: to find their faults may cost as much as to add them.
+func TestTasksWithFaultsUseTheRateOfAdds(t *testing.T) {
+	s := &taskService{
+		store: &fakeTasks{}, events: &Events{}, limits: task.DefaultLimits(),
+		quotas: quotasOf(&fakeQuotas{adds: 10}, slog.New(slog.DiscardHandler), &Events{}),
+	}
+	ctx := context.WithValue(t.Context(), identityKey{}, &Identity{Tenant: Tenant{ID: 1, Name: "a", ParamsBytes: 100, Rates: task.Rates{AddRate: 1}}})
+	good, bad := &perceptorv1.Task{Kind: "k", Type: perceptorv1.Task_ONE_SHOT}, &perceptorv1.Task{Type: perceptorv1.Task_ONE_SHOT}
+	for range 2 {
+		reply, err := s.AddTasks(ctx, &perceptorv1.AddTasksRequest{Tasks: []*perceptorv1.Task{bad, bad, bad}})
+		if err != nil || reply.Results[2].GetError() == nil {
+			t.Fatalf("within the rate: %v, %v", reply, err)
+		}
+	}
+	if _, err := s.judge(ctx, []*perceptorv1.Task{good, bad, bad, bad, bad}, false); err != nil {
+		t.Fatalf("a call with another task: %v", err)
+	}
+	_, err := s.AddTask(ctx, &perceptorv1.AddTaskRequest{Task: bad})
+	wantOver(t, err, "add_rate", time.Second)
+}

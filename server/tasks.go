@@ -157,7 +157,9 @@ type batch struct {
 	pause time.Duration
 }
 
-// judge reads the tasks of a request when there is a place for the call.
+// judge reads the tasks of a request. Tasks with faults use the rate of adds, too: to judge them may take longer
+// than to add them. A call with nothing else is refused if the rate is used up; with other tasks it
+// is refused because of these.
 func (s *taskService) judge(ctx context.Context, tasks []*perceptorv1.Task, upsert bool) (*batch, error) {
 	tenant := tenantOf(ctx)
 	leave, err := s.rules.enter(ctx, tenant.ID, tasks)
@@ -165,7 +167,16 @@ func (s *taskService) judge(ctx context.Context, tasks []*perceptorv1.Task, upse
 		return nil, err
 	}
 	defer leave()
-	return s.read(tenant, tasks, upsert), nil
+	b := s.read(tenant, tasks, upsert)
+	bad := 0
+	for _, faults := range b.refused {
+		bad += min(len(faults), 1)
+	}
+	if bad < len(tasks) {
+		s.quotas.refused(tenant, bad)
+		return b, nil
+	}
+	return b, s.quotas.admitRefused(ctx, tenant, bad)
 }
 
 // read converts the tasks of a request to a batch of specs and faults.
