@@ -114,7 +114,7 @@ var imports = []rule{
 	{"internal/slots", nil},
 	{"internal/oidc/...", []string{"internal/ctxtime"}},
 	{"internal/cli", []string{"internal/config"}},
-	{"internal/telemetry", []string{"internal/requestid", "task"}},
+	{"internal/telemetry", []string{"internal/requestid", "internal/share", "task"}},
 	{"internal/tracing", nil},
 	{"internal/subprocess", []string{"internal/ctxtime"}},
 	{"internal/tempdir", []string{"internal/subprocess"}},

@@ -17,6 +17,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/perceptor/perceptor/internal/share"
 )
 
 const (
@@ -25,6 +27,9 @@ const (
 	// little.
 	remember = 500 * time.Millisecond
 	opsGrace = time.Second
+	// opsConnections is the most connections at once. One address has half of them, or less while
+	// others have many: anybody may connect, and must not use up the descriptors of the process.
+	opsConnections = 256
 )
 
 // Check is one check of a program's readiness. Probe returns nil if the part works,
@@ -93,10 +98,55 @@ func NewOps(l net.Listener, metrics prometheus.Gatherer, checks []Check, options
 	}
 	o.http = &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ConnState: newOpsPlaces().follow,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	return o
+}
+
+// opsPlaces has the places of connections, by network. It is safe for concurrent use.
+type opsPlaces struct {
+	pool *share.Pool[netip.Addr]
+	mu   sync.Mutex
+	held map[net.Conn]netip.Addr
+}
+
+func newOpsPlaces() *opsPlaces {
+	return &opsPlaces{pool: share.NewPool[netip.Addr](opsConnections, 0), held: map[net.Conn]netip.Addr{}}
+}
+
+// follow closes a new connection for which there is no place, and gives back those of connections that end.
+func (p *opsPlaces) follow(c net.Conn, state http.ConnState) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		from := networkOf(c.RemoteAddr())
+		if !p.pool.Take(from, 1) {
+			_ = c.Close() // nothing was sent on it
+			return
+		}
+		p.held[c] = from
+	case http.StateClosed, http.StateHijacked:
+		if from, ok := p.held[c]; ok {
+			delete(p.held, c)
+			p.pool.Give(from, 1)
+		}
+	}
+}
+
+// networkOf returns an IPv4 address, or an IPv6 network of 64 bits, of which one caller has all
+// addresses. Connections without an IP address share the zero one.
+func networkOf(a net.Addr) netip.Addr {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
+	if network, err := addr.Prefix(64); addr.Is6() && err == nil {
+		return network.Addr()
+	}
+	return addr
 }
 
 // index says what is here.

@@ -277,3 +277,83 @@ func TestWhatAnAlertWatchesTheFirstIncreaseOfIsThereFromTheStart(t *testing.T) {
 		}
 	}
 }
+
+// TestOneAddressHasAPartOfTheConnections: anybody may connect, without a token, and every connection is a
+// descriptor that the program needs for its databases.
+func TestOneAddressHasAPartOfTheConnections(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops := NewOps(listener, NewRegistry(), nil, OpsOptions{}, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- ops.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	// alive asks on a connection of its own, which stays open.
+	alive := func() (net.Conn, bool) {
+		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_, _ = c.Write([]byte("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")) // it may be closed already
+		n, _ := c.Read(make([]byte, 1))
+		return c, n == 1
+	}
+	var last net.Conn
+	for i := range opsConnections / 2 {
+		c, ok := alive()
+		if !ok {
+			t.Fatalf("connection %d was closed", i+1)
+		}
+		last = c
+	}
+	if _, ok := alive(); ok {
+		t.Error("one address has more than half of the connections")
+	}
+	_ = last.Close()
+	for ok := false; !ok && t.Context().Err() == nil; { // the server notices the end by itself
+		_, ok = alive()
+	}
+}
+
+// connFrom is a connection from an address.
+type connFrom struct {
+	net.Conn
+	from   string
+	closed bool
+}
+
+func (c *connFrom) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(c.from), 1234))
+}
+
+func (c *connFrom) Close() error {
+	c.closed = true
+	return nil
+}
+
+func TestAddressesDoNotShareTheirConnections(t *testing.T) {
+	p := newOpsPlaces()
+	connect := func(from string) bool {
+		c := &connFrom{from: from}
+		p.follow(c, http.StateNew)
+		return !c.closed
+	}
+	for connect("2001:db8::1") { // until it has its part
+	}
+	if connect("2001:db8::2") {
+		t.Error("an address of the same network has a connection")
+	}
+	for _, other := range []string{"2001:db8:0:1::1", "192.0.2.1"} {
+		if !connect(other) {
+			t.Errorf("%s has no connection", other)
+		}
+	}
+}
