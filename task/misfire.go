@@ -1,7 +1,6 @@
 package task
 
 import (
-	"sort"
 	"time"
 )
 
@@ -113,8 +112,17 @@ func (r *Row) nthInstant(at Instant, n int64, limit Instant) Instant {
 	if r.Interval > 0 && r.Windows == nil {
 		return at + Instant(n*r.Interval.Milliseconds())
 	}
-	d := sort.Search(int(limit-at), func(d int) bool { return r.countInstants(at, at+Instant(d)) >= n })
-	return at + Instant(d)
+	low, high := at, limit // the instant is in (low, high]; it is number n after low
+	for high-low > 1 {
+		middle := low + (high-low)/2
+		// What lies before low is not counted again: a claim waits for this.
+		if count := r.countOpen(at, low, middle); count >= n {
+			high = middle
+		} else {
+			low, n = middle, n-count
+		}
+	}
+	return high
 }
 
 // skipMissed moves ScheduledAt past the instants that will not fire, for a claim at

@@ -514,3 +514,29 @@ func TestANextInstantGivesATaskAnotherRunAfterItsLast(t *testing.T) {
 		}
 	}
 }
+
+// spans is a calendar that sums how much time it is asked to count.
+type spans struct {
+	everyMs
+	asked *Instant
+}
+
+func (s spans) Count(after, until Instant) int64 {
+	*s.asked += until - after
+	return s.everyMs.Count(after, until)
+}
+
+// TestTheInstantToCatchUpFromIsFoundByCountingTheTimeFewTimes: a tenant decides how long ago its tasks began, and
+// how long it takes to count their instants, while a claim waits.
+func TestTheInstantToCatchUpFromIsFoundByCountingTheTimeFewTimes(t *testing.T) {
+	asked := Instant(0)
+	m := timedMachine(NonBlocking, true, Terms{Misfire: FireAll, CatchUp: 5}, func(s *Spec) { s.Calendar = spans{1000, &asked} })
+	now := m.Task.ScheduledAt.Add(1000 * time.Hour)
+	asked = 0
+	if n := m.Task.skipMissed(now); n != 3_599_996 || m.Task.ScheduledAt != now-4000 {
+		t.Errorf("skipped %d instants, then at %d, want 3599996 and %d", n, m.Task.ScheduledAt, now-4000)
+	}
+	if span := Instant(1000 * time.Hour / time.Millisecond); asked > 4*span {
+		t.Errorf("counted %d ms to go through %d ms", asked, span)
+	}
+}
