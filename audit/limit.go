@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/perceptor/perceptor/internal/share"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -28,9 +29,10 @@ type limit struct {
 // bucketKey is a bucket. denied, actor and network are set for calls that are denied, the latter
 // only for refused logins.
 type bucketKey struct {
-	tenant         int32
-	denied         bool
-	actor, network string
+	tenant  int32
+	denied  bool
+	actor   string
+	network netip.Addr
 }
 
 func keyOf(e *task.AuditEvent) bucketKey {
@@ -40,27 +42,12 @@ func keyOf(e *task.AuditEvent) bucketKey {
 		if e.Actor != "" {
 			named = "named"
 		}
-		return bucketKey{tenant: e.Tenant, denied: true, actor: named, network: networkOf(e.Source)}
+		at, _ := netip.ParseAddrPort(e.Source) // those without an address share a bucket
+		return bucketKey{tenant: e.Tenant, denied: true, actor: named, network: share.Network(at.Addr(), share.CallerBits)}
 	case e.Result != "":
 		return bucketKey{tenant: e.Tenant, denied: true, actor: e.Actor}
 	}
 	return bucketKey{tenant: e.Tenant}
-}
-
-// networkOf returns the IP address of a source, of IPv6 its first 64 bits, which one party has.
-func networkOf(source string) string {
-	at, err := netip.ParseAddrPort(source)
-	if err != nil {
-		return ""
-	}
-	if ip := at.Addr().Unmap(); ip.Is4() {
-		return ip.String()
-	}
-	network, err := at.Addr().WithZone("").Prefix(64)
-	if err != nil {
-		return ""
-	}
-	return network.String()
 }
 
 // dropKey is whose events were dropped.

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"net/url"
 	"time"
+
+	"github.com/perceptor/perceptor/internal/share"
 )
 
 // Issuer lets people log in at an OpenID Connect issuer. Its methods may be called
@@ -65,23 +67,13 @@ func (c *Console) issuerName() string {
 
 // inPlace calls the issuer, unless many calls wait for it already.
 func (c *Console) inPlace(r *http.Request, call func(context.Context) (string, error)) (string, *problem) {
-	from := networkOf(r.RemoteAddr)
+	at, _ := netip.ParseAddrPort(r.RemoteAddr) // those without an address share the zero one
+	from := share.Network(at.Addr(), share.CallerBits)
 	if !c.issuerCalls.Take(from, 1) {
 		return "", &problem{Status: http.StatusTooManyRequests, Title: "Many people log in right now", Text: "Try again in a moment."}
 	}
 	defer c.issuerCalls.Give(from, 1)
 	return c.atIssuer(r, call)
-}
-
-// networkOf returns the IP address of a browser, or its network of 64 bits, of which one user has all
-// addresses. Those without one share the zero address.
-func networkOf(remote string) netip.Addr {
-	at, _ := netip.ParseAddrPort(remote)
-	addr := at.Addr().Unmap().WithZone("")
-	if p, err := addr.Prefix(64); addr.Is6() && err == nil {
-		return p.Addr()
-	}
-	return addr
 }
 
 // atIssuer calls the issuer.

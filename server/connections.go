@@ -16,25 +16,13 @@ type source = netip.Addr
 
 // sourceOf returns the source of an address.
 func sourceOf(a netip.AddrPort) source {
-	return networkOf(a, 64)
+	return share.Network(a.Addr(), share.CallerBits)
 }
 
 // siteOf returns the IPv4 address, or the IPv6 network of 48 bits, which is the largest that is
 // given to one customer (RFC 6177).
 func siteOf(a netip.AddrPort) source {
-	return networkOf(a, 48)
-}
-
-// networkOf returns the IPv4 address, or the IPv6 network of so many bits.
-func networkOf(a netip.AddrPort, bits int) source {
-	addr := a.Addr().Unmap().WithZone("")
-	if addr.Is6() {
-		p, err := addr.Prefix(bits)
-		if err == nil {
-			return p.Addr()
-		}
-	}
-	return addr
+	return share.Network(a.Addr(), 48)
 }
 
 type sourceKey struct{}

@@ -89,7 +89,7 @@ var imports = []rule{
 	{"dispatch/fair", []string{"task"}},
 	{"dispatch/...", []string{"dispatch/...", "internal/ctxtime", "internal/slots", "task"}},
 	{"chores", []string{"task"}},
-	{"audit", []string{"task"}},
+	{"audit", []string{"internal/share", "task"}},
 	{"delivery", []string{"record", "task"}},
 	{"console", []string{"internal/duration", "internal/payload", "internal/share", "proto/perceptor/v1"}},
 	{"export/line", []string{"proto/perceptor/v1", "task"}},

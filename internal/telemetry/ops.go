@@ -121,7 +121,7 @@ func (p *opsPlaces) follow(c net.Conn, state http.ConnState) {
 	defer p.mu.Unlock()
 	switch state {
 	case http.StateNew:
-		from := networkOf(c.RemoteAddr())
+		from := callerAt(c.RemoteAddr())
 		if !p.pool.Take(from, 1) {
 			_ = c.Close() // nothing was sent on it
 			return
@@ -135,18 +135,13 @@ func (p *opsPlaces) follow(c net.Conn, state http.ConnState) {
 	}
 }
 
-// networkOf returns an IPv4 address, or an IPv6 network of 64 bits, of which one caller has all
-// addresses. Connections without an IP address share the zero one.
-func networkOf(a net.Addr) netip.Addr {
+// callerAt returns the party of a connection. Those without an IP address share one.
+func callerAt(a net.Addr) netip.Addr {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
 		return netip.Addr{}
 	}
-	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
-	if network, err := addr.Prefix(64); addr.Is6() && err == nil {
-		return network.Addr()
-	}
-	return addr
+	return share.Network(tcp.AddrPort().Addr(), share.CallerBits)
 }
 
 // index says what is here.
