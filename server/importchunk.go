@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -54,8 +55,8 @@ func newChunkReader(in *perceptorv1.ImportChunk, tenant *Tenant, limits task.Lim
 	return &chunkReader{in: in, tenant: tenant, limits: limits, restore: restore}
 }
 
-// read returns the valid lines. It fails if the chunk has not the right form.
-func (c *chunkReader) read() (*task.ImportChunk, error) {
+// read returns the valid lines. It fails if the chunk has not the right form, and when ctx ends.
+func (c *chunkReader) read(ctx context.Context) (*task.ImportChunk, error) {
 	if faults := c.shape(); len(faults) > 0 {
 		return nil, invalid(faults)
 	}
@@ -66,7 +67,9 @@ func (c *chunkReader) read() (*task.ImportChunk, error) {
 	if len(c.in.KeySize) > 0 {
 		c.hashes = make([][16]byte, 0, c.in.LineCount)
 	}
-	c.readTemplates()
+	if err := c.readTemplates(ctx); err != nil {
+		return nil, err
+	}
 	if err := c.readLines(); err != nil {
 		return nil, err
 	}
@@ -149,9 +152,13 @@ func (c *chunkReader) twice(r *reader) {
 	}
 }
 
-func (c *chunkReader) readTemplates() {
+// readTemplates ends with ctx: a template with a recurrence rule may take milliseconds, and there may be tens of thousands.
+func (c *chunkReader) readTemplates(ctx context.Context) error {
 	c.templates, c.out.Specs = make([]lineTemplate, len(c.in.Templates)), make([]task.Spec, len(c.in.Templates))
 	for i, t := range c.in.Templates {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		l := &c.templates[i]
 		l.task = t
 		l.spec, l.faults = specOf(t, c.tenant, c.limits)
@@ -161,6 +168,7 @@ func (c *chunkReader) readTemplates() {
 			l.splitBody(len(c.in.BeginMs) > 0)
 		}
 	}
+	return nil
 }
 
 // beginField is the number of begin_time.

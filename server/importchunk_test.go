@@ -2,7 +2,9 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -109,7 +111,7 @@ func TestALineIsJudgedLikeTheTaskOfAnAdd(t *testing.T) {
 		in := oddTask(rng)
 		spec, faults := specOf(proto.Clone(in).(*perceptorv1.Task), &acme, limits)
 		c := newChunkReader(chunkOf(in), &acme, limits, false)
-		out, err := c.read()
+		out, err := c.read(t.Context())
 		if err != nil {
 			t.Fatalf("%v: %v", in, err)
 		}
@@ -191,7 +193,7 @@ func TestAChunkWhoseArraysDoNotFitIsRefused(t *testing.T) {
 	} {
 		c := base()
 		change(c)
-		_, err := newChunkReader(c, &acme, task.DefaultLimits(), field == "states.run_count").read()
+		_, err := newChunkReader(c, &acme, task.DefaultLimits(), field == "states.run_count").read(t.Context())
 		found := false
 		for _, v := range statusFaults(err) {
 			found = found || v == field
@@ -200,7 +202,7 @@ func TestAChunkWhoseArraysDoNotFitIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, err := newChunkReader(base(), &acme, task.DefaultLimits(), false).read(); err != nil {
+	if _, err := newChunkReader(base(), &acme, task.DefaultLimits(), false).read(t.Context()); err != nil {
 		t.Errorf("as it was: %v", err)
 	}
 }
@@ -240,7 +242,7 @@ func TestParamsThatAreEncodedInAnotherWayAreRefused(t *testing.T) {
 	} {
 		c := chunkOf(&perceptorv1.Task{Kind: "k", Type: 1})
 		c.ParamsSize, c.Params = []uint32{uint32(len(wire))}, wire
-		if _, err := newChunkReader(c, &acme, task.DefaultLimits(), false).read(); !slices.Contains(statusFaults(err), "params") {
+		if _, err := newChunkReader(c, &acme, task.DefaultLimits(), false).read(t.Context()); !slices.Contains(statusFaults(err), "params") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -256,10 +258,21 @@ func TestAStateElsewhereThatCannotBeIsRejected(t *testing.T) {
 		c := chunkOf(&perceptorv1.Task{Kind: "k", Type: 1})
 		c.States = s
 		r := newChunkReader(c, &acme, task.DefaultLimits(), true)
-		out, err := r.read()
+		out, err := r.read(t.Context())
 		if err != nil || out.Rejected != 1 || len(r.faults) != 1 || r.faults[0].Field != field {
 			t.Errorf("%s: %v, %v", field, r.faults, err)
 		}
+	}
+}
+
+// TestAChunkIsNotJudgedBeyondItsStream: its templates may take minutes of the processor.
+func TestAChunkIsNotJudgedBeyondItsStream(t *testing.T) {
+	c := chunkOf(&perceptorv1.Task{Kind: "k", Type: 1})
+	ended := errors.New("the stream has ended")
+	ctx, end := context.WithCancelCause(t.Context())
+	end(ended)
+	if _, err := newChunkReader(c, &acme, task.DefaultLimits(), false).read(ctx); !errors.Is(err, ended) {
+		t.Errorf("%v, want that the stream has ended", err)
 	}
 }
 
@@ -307,7 +320,7 @@ func BenchmarkChunk(b *testing.B) {
 		if err := proto.Unmarshal(wire, in); err != nil {
 			b.Fatal(err)
 		}
-		out, err := newChunkReader(in, &Tenant{ParamsBytes: 1 << 14}, task.DefaultLimits(), false).read()
+		out, err := newChunkReader(in, &Tenant{ParamsBytes: 1 << 14}, task.DefaultLimits(), false).read(b.Context())
 		if err != nil || len(out.Lines) != n {
 			b.Fatal(len(out.Lines), err)
 		}

@@ -57,10 +57,11 @@ type importService struct {
 	limits    task.Limits
 	events    *Events
 	writers   *importWriters
+	rules     *rulePlaces
 }
 
 // registerImports registers the service of imports, if there is a store for them.
-func (s *Server) registerImports(g *gate, d *Deps, adds *backpressure) (err error) {
+func (s *Server) registerImports(g *gate, d *Deps, adds *backpressure, rules *rulePlaces) (err error) {
 	if d.Imports == nil {
 		return nil
 	}
@@ -68,7 +69,7 @@ func (s *Server) registerImports(g *gate, d *Deps, adds *backpressure) (err erro
 		return err
 	}
 	return g.register(s.grpc, &perceptorv1.ImportService_ServiceDesc, &importService{
-		store: d.Imports, calendars: d.Calendars, quotas: g.quotas, limits: s.config.Limits, events: g.events, writers: s.imports,
+		store: d.Imports, calendars: d.Calendars, quotas: g.quotas, limits: s.config.Limits, events: g.events, writers: s.imports, rules: rules,
 	})
 }
 

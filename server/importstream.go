@@ -281,13 +281,24 @@ func (c *heldChunk) check(wire []byte) (err error) {
 		return err
 	}
 	c.checks = newChunkReader(in, tenantOf(c.w.stream.Context()), c.w.s.limits, c.of.Terms.Restore)
-	if c.lines, err = c.checks.read(); err != nil {
+	if err := c.judge(ctx, in.Templates); err != nil {
 		return err
 	}
 	if n := len(c.checks.hashes); n > updatesOfChunk && c.of.Terms.OnConflict == task.UpdateExisting {
 		return invalid([]task.Fault{faultf("key_size", "%d lines have keys; a chunk of an import with UPDATE may have %d", n, updatesOfChunk)})
 	}
 	return nil
+}
+
+// judge reads the templates and lines. ctx bounds the wait for a place only.
+func (c *heldChunk) judge(ctx context.Context, templates []*perceptorv1.Task) error {
+	leave, err := c.w.s.rules.enter(ctx, c.w.tenant, templates)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	c.lines, err = c.checks.read(c.w.ctx)
+	return err
 }
 
 // resize changes what the chunk holds of the memory. A chunk that needs more first gives back what

@@ -158,13 +158,13 @@ func New(c Config, d Deps) (*Server, error) {
 		answers: s.answers, sendWithin: 2 * c.CallTimeout, tarpit: newTarpit(), stopping: s.stopping,
 	}
 	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
-	changes, adds := newSettings(), newBackpressure(d.Lateness, d.Processes)
+	changes, adds, rules := newSettings(), newBackpressure(d.Lateness, d.Processes), newRulePlaces()
 	err := errors.Join(
-		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, calendars: d.Calendars, backpressure: adds, quotas: s.quotas, tenants: d.Admin, settings: changes, rules: newRulePlaces(), limits: c.Limits, events: g.events, traces: g.traces, maxScan: c.MaxScan, audience: audienceOf(d.Monitoring), audit: &g.auditor}),
+		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, calendars: d.Calendars, backpressure: adds, quotas: s.quotas, tenants: d.Admin, settings: changes, rules: rules, limits: c.Limits, events: g.events, traces: g.traces, maxScan: c.MaxScan, audience: audienceOf(d.Monitoring), audit: &g.auditor}),
 		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, unheld: &s.unheld, events: g.events, traces: g.traces, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
 		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead, quotas: s.quotas}),
 		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),
-		s.registerImports(g, &d, adds),
+		s.registerImports(g, &d, adds, rules),
 		g.register(s.grpc, &perceptorv1.CalendarService_ServiceDesc, &calendarService{store: d.Calendars, bulk: d.Bulk, now: d.Tasks.Now}),
 		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, settings: changes, quotas: s.quotas, unheld: &s.unheld, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, epochs: d.Epochs, log: c.Log}),

@@ -82,7 +82,7 @@ func (p *storePlaces) enter(ctx context.Context, method string, tenant int32) (l
 }
 
 // rulePlaces shares the processor among tenants whose tasks have recurrence rules: each rule that is new takes up to some
-// milliseconds, and a request may have a thousand. Nil has places for all.
+// milliseconds, and a request may have a thousand, a chunk of an import many more. Nil has places for all.
 type rulePlaces struct{ pool *share.Pool[int32] }
 
 func newRulePlaces() *rulePlaces {
