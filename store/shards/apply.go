@@ -2,6 +2,7 @@ package shards
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -16,6 +17,9 @@ import (
 	"github.com/perceptor/perceptor/store/shards/transition"
 	"github.com/perceptor/perceptor/task"
 )
+
+// errSlowSteps is why a group of several tenants is tried again in parts: one of them has tasks whose steps take long.
+var errSlowSteps = errors.New("the steps of its tasks take too long for one transaction")
 
 // busyFor is how long entries are retried while other transactions have locked their rows.
 const busyFor = 2 * time.Second
@@ -162,7 +166,7 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 		for _, i := range pending {
 			keys = append(keys, entries[i].taskKey(), entries[i].runKey())
 		}
-		machines, err := s.machines.Lock(ctx, tx, keys)
+		machines, _, err := s.machines.LockSome(ctx, tx, keys)
 		if err != nil {
 			return err
 		}
@@ -175,6 +179,7 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 			return err
 		}
 		var touched transition.Touched
+		began := time.Now()
 		for _, i := range pending {
 			e := &entries[i]
 			machine := machines[e.taskKey()]
@@ -185,6 +190,11 @@ func (s *Store) applyOnce(ctx context.Context, d int, entries []entry, pending [
 				replies[i] = task.Reply{Code: code}
 			case machine.Task.Change == task.Removed:
 				replies[i] = task.Reply{Code: task.Finished}
+			case len(touched.Machines) > 0 && s.machines.Over(began):
+				if len(byTenant(entries, pending)) > 1 {
+					return errSlowSteps
+				}
+				busy = append(busy, i)
 			default:
 				replies[i] = e.applyTo(machine, now, l)
 				touched.Add(machine)

@@ -2,6 +2,7 @@ package shards
 
 import (
 	"context"
+	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -142,5 +143,95 @@ func TestResumesCountOnlyOpenInstantsAsMissed(t *testing.T) {
 				t.Errorf("missed = %d, %v; want 2", got.Missed, err)
 			}
 		})
+	}
+}
+
+// byFarRule is a recurrence rule with an instant at at and no other for two centuries: to find that out takes long.
+func byFarRule(at task.Instant) func(*task.Spec) {
+	start := at.Time().UTC()
+	expression := fmt.Sprintf("DTSTART:%s RRULE:FREQ=SECONDLY;INTERVAL=86413;BYHOUR=%d;BYMINUTE=%d;BYSECOND=%d",
+		start.Format("20060102T150405"), start.Hour(), start.Minute(), start.Second())
+	return func(s *task.Spec) {
+		s.Interval, s.Retention = 0, time.Hour
+		s.Cron = &task.Cron{Dialect: task.RRuleCron, Expression: expression, Zone: "UTC"}
+	}
+}
+
+// littleTime suffices for one or two such tasks in a transaction.
+func littleTime(c *Config) { c.stepsWithin = 2 * time.Millisecond }
+
+// TestSchedulesThatTakeLongDoNotTakeAllTheTimeOfAClaim: a server ends a session that computes for seconds, and then
+// no claim of its database would ever succeed.
+func TestSchedulesThatTakeLongDoNotTakeAllTheTimeOfAClaim(t *testing.T) {
+	b := setup(t, nearOnly, littleTime)
+	const n = 20
+	specs := make([]task.Spec, n)
+	for i := range specs {
+		specs[i] = b.spec(task.NonBlocking, byFarRule(b.now.Add(10*time.Second)))
+	}
+	ids := b.add(specs...)
+	b.advance(20 * time.Second)
+	called, claims := map[task.ID]int{}, 0
+	for more := true; more; claims++ {
+		c := b.claim(task.RangeForm)
+		if c.Rows == 0 || c.Rows != len(c.Publications) {
+			t.Fatalf("claim %d: %d rows, %d publications", claims, c.Rows, len(c.Publications))
+		}
+		for _, p := range c.Publications {
+			called[p.Task]++
+		}
+		more = c.More
+	}
+	for _, id := range ids {
+		if called[id] != 1 {
+			t.Errorf("task %d was called %d times", id, called[id])
+		}
+	}
+	if claims == 1 {
+		t.Error("all were claimed at once")
+	}
+}
+
+// TestResultsOfSchedulesThatTakeLongAreStoredInParts: as for claims, one transaction may not compute for seconds.
+func TestResultsOfSchedulesThatTakeLongAreStoredInParts(t *testing.T) {
+	b := setup(t, nearOnly, littleTime)
+	const n = 20
+	specs := make([]task.Spec, n)
+	for i := range specs {
+		specs[i] = b.spec(task.Blocking, byFarRule(b.now.Add(10*time.Second)))
+	}
+	ids := b.add(specs...)
+	b.advance(20 * time.Second)
+	b.claim(task.RangeForm)
+	reports, started, asked := make([]task.Report, n), make([]task.Attempt, n), 0
+	for i, id := range ids {
+		reports[i], started[i] = success(id, 1, 1, 7), attempt(id, 1, 1)
+	}
+	for i, r := range b.start(7, started...) {
+		if r.Code != task.Accepted {
+			t.Fatalf("task %d: %s", ids[i], r.Code)
+		}
+	}
+	for ; len(reports) > 0 && asked < 20; asked++ {
+		var again []task.Report
+		for i, code := range b.report(reports...) {
+			switch code {
+			case task.Accepted:
+			case task.Retry:
+				again = append(again, reports[i])
+			default:
+				t.Fatalf("the answer for task %d is %s", reports[i].Task, code)
+			}
+		}
+		reports = again
+	}
+	if len(reports) > 0 {
+		t.Errorf("%d results are not stored after %d calls", len(reports), asked)
+	}
+	if n := b.count(`SELECT count(*) FROM task_done`); n != len(ids) {
+		t.Errorf("%d tasks have ended", n)
+	}
+	if n := b.count(`SELECT count(DISTINCT xmin::text) FROM task_done`); n < 2 {
+		t.Errorf("the results were stored by %d transactions", n)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -300,7 +301,8 @@ func claimedAt(p *task.Publication, now task.Instant) task.Instant { return max(
 
 // decide applies the state machine to the rows that SQL left undecided. The claim has
 // locked them. If a run row needs its task's row and another transaction has locked that
-// row, decide skips both, and they stay due.
+// row, decide skips both, and they stay due. So do the rows for which the time of a transaction does not
+// suffice; the next claim follows at once.
 func (c *claiming) decide(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	if len(c.undecided) == 0 {
 		return nil
@@ -315,11 +317,13 @@ func (c *claiming) decideRows(ctx context.Context, tx pgx.Tx, b *pgx.Batch) erro
 	for _, k := range c.undecided {
 		keys = append(keys, k.Task())
 	}
-	machines, err := c.store.machines.Lock(ctx, tx, keys)
+	machines, all, err := c.store.machines.LockSome(ctx, tx, keys)
 	if err != nil {
 		return err
 	}
+	c.More = c.More || !all
 	var touched transition.Touched
+	began := time.Now()
 	for _, k := range c.undecided {
 		machine := machines[k.Task()]
 		if !transition.Living(machine) || (k.Run != 0 && machine.Runs[k.Run] == nil) {
@@ -327,6 +331,11 @@ func (c *claiming) decideRows(ctx context.Context, tx pgx.Tx, b *pgx.Batch) erro
 		}
 		if t := machine.Task; k.Run == 0 && t.DueAt > c.Now && (t.Overlapped() || t.Unknown.Name != "") {
 			c.leave(machine.Task)
+			continue
+		}
+		if len(touched.Machines) > 0 && c.store.machines.Over(began) {
+			c.leave(machine.Task)
+			c.More = true
 			continue
 		}
 		touched.Add(machine)

@@ -151,6 +151,8 @@ type Config struct {
 	// returned as if the step had failed there. For tests.
 	Failpoint func(point string, database int) error
 	Log       *slog.Logger
+	// stepsWithin is [transition.Config].StepsWithin. Tests shorten it.
+	stepsWithin time.Duration
 }
 
 // Store keeps tasks. It is safe for concurrent use. Parts that do not need the near tier
@@ -183,7 +185,7 @@ type Store struct {
 func New(cluster *store.Cluster, cfg Config) *Store {
 	cfg.setDefaults()
 	db := kernel.NewDatabases(cluster, kernel.Config{Due: cfg.Due, Bulk: cfg.Bulk, Failpoint: cfg.Failpoint, Log: cfg.Log})
-	machines := transition.NewMachines(db, transition.Config{CatchUpInterval: cfg.CatchUpInterval, Policies: cfg.History, Dispatcher: cfg.Dispatcher, Missed: cfg.Missed, Windows: cfg.Windows})
+	machines := transition.NewMachines(db, transition.Config{CatchUpInterval: cfg.CatchUpInterval, StepsWithin: cfg.stepsWithin, Policies: cfg.History, Dispatcher: cfg.Dispatcher, Missed: cfg.Missed, Windows: cfg.Windows})
 	letters, counts := dead.New(db, cfg.KeyLifetime), counters.New(db, countPacked)
 	s := &Store{
 		Tier: far.New(db, far.Config{Horizon: cfg.Horizon, Place: machines.Place}), Letters: letters, Counters: counts,
@@ -211,7 +213,7 @@ func (c *Config) setDefaults() {
 		{&c.AddSpacing, 4 * time.Millisecond},
 		{&c.StartSpacing, 8 * time.Millisecond},
 		{&c.ReportSpacing, 40 * time.Millisecond},
-		{&c.CatchUpInterval, task.DefaultCatchUpInterval},
+		{&c.CatchUpInterval, task.DefaultCatchUpInterval}, {&c.stepsWithin, 500 * time.Millisecond},
 		{&c.DeadRetention, task.DefaultDeadRetention},
 	} {
 		if *d.field <= 0 {

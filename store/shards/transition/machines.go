@@ -14,6 +14,7 @@ package transition
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,10 @@ type Config struct {
 	// CatchUpInterval is the least distance between runs that catch up with missed
 	// instants.
 	CatchUpInterval time.Duration
+	// StepsWithin is how long one transaction parses schedules, and how long it takes steps. Both may take tens
+	// of milliseconds for one task, and a session that computes for longer than postgres.idle_in_transaction_timeout is
+	// ended by its server. The tasks that are left wait for another transaction.
+	StepsWithin time.Duration
 	// Policies returns which events of a tenant are kept.
 	Policies history.Policies
 	// Dispatcher is the name of this process in events, if it is a dispatcher.
@@ -70,18 +75,34 @@ func (m *Machines) New(r *task.Row) *task.Machine {
 // Lock locks the rows of keys and returns their machines by the key of the task. Rows
 // that another transaction has locked, and rows that do not exist, are missing.
 func (m *Machines) Lock(ctx context.Context, tx pgx.Tx, keys []kernel.Key) (map[kernel.Key]*task.Machine, error) {
+	machines, _, err := m.lock(ctx, tx, keys, math.MaxInt64)
+	return machines, err
+}
+
+// LockSome is Lock, but machines are also missing, and all is false, if their schedules could not be parsed within
+// [Config].StepsWithin.
+func (m *Machines) LockSome(ctx context.Context, tx pgx.Tx, keys []kernel.Key) (machines map[kernel.Key]*task.Machine, all bool, err error) {
+	return m.lock(ctx, tx, keys, m.cfg.StepsWithin)
+}
+
+func (m *Machines) lock(ctx context.Context, tx pgx.Tx, keys []kernel.Key, within time.Duration) (machines map[kernel.Key]*task.Machine, all bool, err error) {
 	rows, err := sql.MachineLock.Query(ctx, tx, kernel.KeyArgs(kernel.UniqueKeys(keys))...)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	list, err := kernel.CollectRows(rows)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	machines := map[kernel.Key]*task.Machine{}
+	machines, all = map[kernel.Key]*task.Machine{}, true
+	began := time.Now()
 	for _, r := range list {
 		k := kernel.RowKey(r).Task()
 		machine := machines[k]
+		if machine == nil && len(machines) > 0 && time.Since(began) > within {
+			all = false
+			continue
+		}
 		if machine == nil {
 			machine = &task.Machine{Runs: map[int64]*task.Row{}, CatchUpInterval: m.cfg.CatchUpInterval}
 			machines[k] = machine
@@ -93,8 +114,11 @@ func (m *Machines) Lock(ctx context.Context, tx pgx.Tx, keys []kernel.Key) (map[
 			machine.Runs[r.Run] = r
 		}
 	}
-	return machines, nil
+	return machines, all, nil
 }
+
+// Over reports whether a transaction that has taken steps since began leaves the others to the next one.
+func (m *Machines) Over(began time.Time) bool { return time.Since(began) > m.cfg.StepsWithin }
 
 // Living reports whether the row of a task was locked and no step has ended the task
 // since.
