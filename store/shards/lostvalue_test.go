@@ -133,3 +133,44 @@ func losePack(t *testing.T, what string, kind task.CompactionKind) {
 		t.Error(err)
 	}
 }
+
+// TestAnOutboxRowOfWhichTheEntriesAreLostIsDerivedAgain: the next owner publishes the runs of that row and those
+// of the rows before and after it.
+func TestAnOutboxRowOfWhichTheEntriesAreLostIsDerivedAgain(t *testing.T) {
+	b := setup(t)
+	b.exec(`ALTER TABLE outbox ALTER entries SET STORAGE EXTERNAL`)
+	var want []string
+	for range 5 {
+		b.add(slices.Repeat([]task.Spec{b.spec(task.OneShot), b.spec(task.NonBlocking)}, 200)...) // too many for the row itself
+		want = append(want, deliveries(b.claim(task.RangeForm).Publications)...)
+	}
+	const lost = "t.id = (SELECT max(id) - 2 FROM outbox)"
+	b.exec(`UPDATE outbox t SET entries = entries || '' WHERE ` + lost) // stored anew, so last
+	b.loseValue("outbox", lost)
+	b.acquire()
+	batches := b.readPages()
+	if got := distinct(batches); !contains(got, want) {
+		t.Errorf("%d runs are published, want %d", len(got), len(want))
+	}
+	b.acknowledge(batches)
+	if o, err := b.OutboxStats(t.Context(), b.d); err != nil || o.Rows != 0 || o.Quarantined != 1 {
+		t.Errorf("stats %+v, %v", o, err)
+	}
+	b.acquire()
+	if again := b.readPages(); len(again) > 0 {
+		t.Errorf("after their publication the next owner reads %s", distinct(again))
+	}
+}
+
+// readPages reads the outbox to its end.
+func (b *bundle) readPages() (all []task.OutboxBatch) {
+	b.t.Helper()
+	for after, more := int64(0), true; more; {
+		batches, next, err := b.Unpublished(b.t.Context(), b.d, b.owned, after, 1_000_000)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		all, after, more = append(all, batches...), next, next != 0
+	}
+	return all
+}

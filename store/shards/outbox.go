@@ -170,10 +170,23 @@ func (s *Store) Unpublished(ctx context.Context, d int, owned []task.Ownership, 
 	return out, next, nil
 }
 
-// readOutbox reads the next rows, up to the one with which their entries have that many bytes.
+// readOutbox reads the next rows, up to the one with which their entries have that many bytes. If PostgreSQL
+// has lost the entries of one of them, which it does not name, readOutbox reads one row.
 func (s *Store) readOutbox(ctx context.Context, d int, owned []task.Ownership, after int64, most int) (found []outboxRow, next int64, err error) {
+	found, next, err = s.outboxRows(ctx, d, owned, after, outboxRead, most, nil)
+	if kernel.DataCorrupted(err) {
+		found, next, err = s.outboxRows(ctx, d, owned, after, 1, most, nil)
+	}
+	if kernel.DataCorrupted(err) {
+		found, next, err = s.outboxRows(ctx, d, owned, after, 1, most, err)
+	}
+	return found, next, err
+}
+
+// outboxRows reads the next rows. With lost, which says why the entries cannot be read, it reads all else.
+func (s *Store) outboxRows(ctx context.Context, d int, owned []task.Ownership, after int64, count, most int, lost error) (found []outboxRow, next int64, err error) {
 	shards, _, _ := kernel.OwnedArgs(owned)
-	rows, err := sql.OutboxRead.Query(ctx, s.db.Pool(d), shards, after, outboxRead, most)
+	rows, err := sql.OutboxRead.Query(ctx, s.db.Pool(d), shards, after, count, most, lost == nil)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -186,6 +199,10 @@ func (s *Store) readOutbox(ctx context.Context, d int, owned []task.Ownership, a
 		}
 		bytes += len(packed)
 		r.shards = intersect(of, shards)
+		if lost != nil {
+			r.fault = fmt.Errorf("%w: %w", errOutboxFormat, lost)
+			return r, nil
+		}
 		r.fault = kernel.Recovered(func() (err error) {
 			r.entries, err = decodeEntries(packed)
 			return err
@@ -193,7 +210,7 @@ func (s *Store) readOutbox(ctx context.Context, d int, owned []task.Ownership, a
 		r.entries = slices.DeleteFunc(r.entries, func(e outboxEntry) bool { return !slices.Contains(r.shards, e.id.Shard()) })
 		return r, nil
 	})
-	if len(found) == outboxRead || len(found) > 0 && bytes >= most {
+	if len(found) == count || len(found) > 0 && bytes >= most {
 		next = found[len(found)-1].id
 	}
 	return found, next, err

@@ -21,9 +21,10 @@ UPDATE outbox o
 -- name: OutboxDeleteEmpty(rows int8[])
 DELETE FROM outbox WHERE id = ANY (@rows) AND cardinality(shards) = 0 AND quarantine_reason IS NULL;
 
--- name: OutboxRead(shards int2[], after int8, max_rows int8, max_bytes int8)
--- Reads the next rows, up to the one with which their entries have @max_bytes bytes.
-SELECT r.id, r.shards, r.created_at, r.entries
+-- name: OutboxRead(shards int2[], after int8, max_rows int8, max_bytes int8, with_entries bool)
+-- Reads the next rows, up to the one with which their entries have @max_bytes bytes. Without @with_entries it
+-- reads no entries, and so cannot fail because of them; their length is in the row.
+SELECT r.id, r.shards, r.created_at, CASE WHEN @with_entries THEN r.entries END AS entries
   FROM (SELECT o.*, sum(length(o.entries)) OVER (ORDER BY o.id) - length(o.entries) AS before
           FROM (SELECT id, shards, created_at, entries FROM outbox
                  WHERE shards && @shards AND id > @after ORDER BY id LIMIT @max_rows) o) r
@@ -46,8 +47,8 @@ SELECT w.tenant_id, w.id, w.run, w.open, w.n
 
 -- name: OutboxStats(newest_format bytea)
 -- Counts the rows that wait for their publication, the rows that only a newer program can
--- read, and the quarantined rows.
+-- read, and the quarantined rows, whose entries PostgreSQL may have lost.
 SELECT count(*) FILTER (WHERE o.readable AND o.quarantine_reason IS NULL), count(*) FILTER (WHERE NOT o.readable AND o.quarantine_reason IS NULL),
        count(*) FILTER (WHERE o.quarantine_reason IS NOT NULL),
        coalesce(min(o.created_at) FILTER (WHERE o.readable AND o.quarantine_reason IS NULL), 0), now_ms()
-  FROM (SELECT created_at, quarantine_reason, substring(entries FROM 1 FOR 1) <= @newest_format AS readable FROM outbox) o;
+  FROM (SELECT created_at, quarantine_reason, CASE WHEN quarantine_reason IS NULL THEN substring(entries FROM 1 FOR 1) <= @newest_format END AS readable FROM outbox) o;
