@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/RoaringBitmap/roaring/v2/roaring64"
+	"github.com/jackc/pgx/v5"
+
 	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/task"
 )
@@ -122,6 +125,12 @@ func losePack(t *testing.T, what string, kind task.CompactionKind) {
 		if seen := b.exportAll(task.Filter{}, 100, func(p *task.ExportPage) { damaged += p.DamagedPacks }); len(seen) != (packs-1)*each || damaged == 0 {
 			t.Errorf("%d tasks are exported, and %d damaged packs told", len(seen), damaged)
 		}
+		if n, damaged := b.exportSnapshot(); n != (packs-1)*each || damaged == 0 {
+			t.Errorf("%d tasks are exported in one snapshot, and %d damaged packs told", n, damaged)
+		}
+		if _, _, err := b.CountForecast(t.Context(), b.d); err != nil {
+			t.Error(err)
+		}
 	}
 	check()
 	b.setClock(hour.At)
@@ -129,9 +138,25 @@ func losePack(t *testing.T, what string, kind task.CompactionKind) {
 		t.Fatalf("compaction = %+v", got)
 	}
 	check()
-	if _, _, err := b.CountForecast(t.Context(), b.d); err != nil {
-		t.Error(err)
+}
+
+// exportSnapshot exports the bundle's database in one snapshot. It counts the tasks and the damaged packs.
+func (b *bundle) exportSnapshot() (tasks, damaged int) {
+	b.t.Helper()
+	err := b.db.InSnapshot(b.t.Context(), b.d, func(tx pgx.Tx) error {
+		e := &exporting{
+			store: b.Store, q: &task.ExportQuery{Tenant: b.tenant}, at: task.ExportCursor{Database: b.d}, pageRows: 100, in: tx, seen: roaring64.New(),
+			visit: func(p *task.ExportPage) error {
+				tasks, damaged = tasks+len(p.Rows), damaged+p.DamagedPacks
+				return nil
+			},
+		}
+		return e.database(b.t.Context())
+	})
+	if err != nil {
+		b.t.Fatal(err)
 	}
+	return tasks, damaged
 }
 
 // TestAnOutboxRowOfWhichTheEntriesAreLostIsDerivedAgain: the next owner publishes the runs of that row and those

@@ -94,7 +94,11 @@ func Find(copies []Copy, tenant int32, id task.ID) (*Task, error) {
 // all if it is nil; all holds all rows of the pack in its order. gone reports whether the pack
 // has been compacted meanwhile.
 func ReadParams(ctx context.Context, q kernel.Querier, p PackName, all []*task.Row, want func(i int) bool) (gone bool, err error) {
-	params, gone, err := readParams(ctx, q, p, false)
+	var params []byte
+	err = attempt(ctx, q, func(q kernel.Querier) (err error) {
+		params, gone, err = readParams(ctx, q, p, false)
+		return err
+	})
 	if gone || err != nil {
 		return gone, err
 	}
@@ -124,6 +128,16 @@ func readParams(ctx context.Context, q kernel.Querier, p PackName, hold bool) (p
 	return params, false, stored(err)
 }
 
+// attempt calls f, whose statements may read packs that PostgreSQL has lost. If q is a transaction, an error of
+// f does not end it.
+func attempt(ctx context.Context, q kernel.Querier, f func(kernel.Querier) error) error {
+	tx, within := q.(pgx.Tx)
+	if !within {
+		return f(q)
+	}
+	return pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error { return f(savepoint) })
+}
+
 // PacksAtOnce is the most packs that one statement returns.
 const PacksAtOnce = 8
 
@@ -134,11 +148,14 @@ type PackKeys struct {
 }
 
 // ReadPacks returns the named packs that exist, in the order of their names. A pack that PostgreSQL cannot
-// read is damaged and has no keys; in a transaction, which ends with the first error, it is an error until it
-// is quarantined.
+// read is damaged and has no keys.
 func ReadPacks(ctx context.Context, q kernel.Querier, names []int64) ([]PackKeys, error) {
-	packs, err := readPacks(ctx, q, names)
-	if _, tx := q.(pgx.Tx); tx || !kernel.DataCorrupted(err) {
+	var packs []PackKeys
+	err := attempt(ctx, q, func(q kernel.Querier) (err error) {
+		packs, err = readPacks(ctx, q, names)
+		return err
+	})
+	if !kernel.DataCorrupted(err) {
 		return packs, err
 	}
 	if len(names) == 1 {
