@@ -65,7 +65,8 @@ func settle(ctx context.Context, conn *pgx.Conn, names, values []string) error {
 // ErrReadOnly is the error of a database whose sessions cannot write.
 var ErrReadOnly = errors.New("the server is read-only")
 
-// Writable asks database d whether its sessions can write. It fails with [ErrReadOnly] if they cannot.
+// Writable asks database d whether its sessions can write. It fails with [ErrReadOnly] if they cannot, and with
+// [ErrFull] if a statement of this process has met a full disk of late.
 func (c *Cluster) Writable(ctx context.Context, d int) error {
 	var readOnly bool
 	if err := c.pools[d].QueryRow(ctx, readOnlySQL).Scan(&readOnly); err != nil {
@@ -73,6 +74,9 @@ func (c *Cluster) Writable(ctx context.Context, d int) error {
 	}
 	if readOnly {
 		return ErrReadOnly
+	}
+	if c.full[d].full(time.Now()) {
+		return ErrFull
 	}
 	return nil
 }

@@ -21,12 +21,16 @@ var cures = map[string]string{
 	"42P01": "run perceptorctl migrate up",
 	"42501": "the role lacks a right: grant what docs/first-installation.md grants to the role of the programs",
 	"53200": "raise max_locks_per_transaction of the server to 256 and restart it",
-	"53100": "the disk of the server is full",
+	"53100": "make room on the disk of the server, or make it larger; then everything goes on by itself",
 	"XX001": "the server cannot read what it has stored: look at its disk and its log, and at Damaged data in docs/operations.md",
 	"57P03": "wait: the server starts, stops or recovers",
 	"25006": "the server is a standby, or default_transaction_read_only is on: connect to its primary, or set it to off",
 	"08P01": "is a pooler between this program and PostgreSQL? It must keep sessions and allow the parameters of the dsn",
 }
+
+// initFileRoutine is the function of PostgreSQL that ends a new session if it cannot write a cache of the catalogs.
+// Its error, XX000, does not say why: the disk is full.
+const initFileRoutine = "write_item"
 
 // Cure says what to do about an error of a connection or a statement, in words for the person who
 // sees it; "" if nothing is known that the error does not say itself.
@@ -38,8 +42,12 @@ func Cure(err error) string {
 	switch {
 	case err == nil, errors.Is(err, ErrPooled), errors.Is(err, ErrSchemaOld), errors.Is(err, ErrSchemaNew):
 		return ""
+	case errors.As(err, &state) && state.Routine == initFileRoutine:
+		return cures["53100"]
 	case errors.As(err, &state):
 		return cures[state.Code]
+	case errors.Is(err, ErrFull):
+		return cures["53100"]
 	case errors.Is(err, ErrReadOnly):
 		return cures["25006"]
 	case errors.As(err, &unknown):

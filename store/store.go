@@ -128,6 +128,7 @@ type Cluster struct {
 	place   [task.Databases]int
 	watches watches
 	watched [task.Databases]atomic.Pointer[watch]
+	full    [task.Databases]fullness
 	logins  []*login // by server in the configuration
 	// storage has the configured sizes of disks, by server (host:port). Open sets it.
 	storage map[string]int64
@@ -201,6 +202,7 @@ func (c *Cluster) openDatabase(ctx context.Context, d int, cfg Config) error {
 		if place.Gone(e) {
 			c.follower.trail(d)
 		}
+		c.full[d].note(e, time.Now())
 		return failed(conn, e)
 	}
 	c.guard(pc, d, cfg)

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/internal/telemetry"
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/storetest"
@@ -173,6 +175,23 @@ func TestAProgramIsNotReadyWhileItCannotWrite(t *testing.T) {
 	}
 }
 
+// TestAProgramWhoseDatabaseHasAFullDiskIsDegraded: calls that need no room are still answered.
+func TestAProgramWhoseDatabaseHasAFullDiskIsDegraded(t *testing.T) {
+	t.Parallel()
+	cluster := storetest.OpenDSN(t, storetest.DSN(t))
+	_, err := cluster.Pool(3).Exec(t.Context(), `DO $$ BEGIN RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$`)
+	if err == nil {
+		t.Fatal("the database has not refused")
+	}
+	got := postgresCheck(cluster).Probe(t.Context())
+	if got == nil || reflect.TypeOf(got) != reflect.TypeOf(telemetry.Degraded(got)) {
+		t.Fatalf("/readyz says %v, want degraded", got)
+	}
+	if s := got.Error(); !strings.HasPrefix(s, "1 of 16 databases refuse to write, or do not answer [3]: database 3 at ") || !strings.Contains(s, "the disk of the server is full; make room") {
+		t.Errorf("/readyz says %v", got)
+	}
+}
+
 func TestDoctorExaminesWhatIsConfigured(t *testing.T) {
 	c := configured(t, "")
 	c.Postgres.Servers, c.Kafka.Brokers = nil, nil
@@ -200,6 +219,7 @@ func TestFailuresHaveCures(t *testing.T) {
 		"create the database":         &pgconn.PgError{Code: "3D000"},
 		"the role lacks a right":      &pgconn.PgError{Code: "42501"},
 		"max_locks_per_transaction":   &pgconn.PgError{Code: "53200"},
+		"make room":                   &pgconn.PgError{Code: "XX000", Routine: "write_item", Message: "could not write init file"},
 		"sslrootcert":                 x509.UnknownAuthorityError{},
 		"postgres.server_connections": store.ErrNoConnection,
 	} {
@@ -207,7 +227,7 @@ func TestFailuresHaveCures(t *testing.T) {
 			t.Errorf("%v: the cure is %q, want %q", err, got, want)
 		}
 	}
-	for _, err := range []error{nil, errors.New("x"), store.ErrPooled, &pgconn.PgError{Code: "22012"}} {
+	for _, err := range []error{nil, errors.New("x"), store.ErrPooled, &pgconn.PgError{Code: "22012"}, &pgconn.PgError{Code: "XX000"}} {
 		if got := store.Cure(err); got != "" {
 			t.Errorf("%v has the cure %q", err, got)
 		}

@@ -165,13 +165,16 @@ func failingDatabases(ctx context.Context, cluster *store.Cluster, probe func(co
 	return away, first
 }
 
-// postgresCheck is ready while any database answers and can be written, and degraded while not all do.
+// postgresCheck is ready while any database answers and can be written, and degraded while not all do. It is
+// only degraded while disks are full: what needs no room is still done, such as reads.
 func postgresCheck(cluster *store.Cluster) telemetry.Check {
 	return telemetry.Check{Name: "postgres", Probe: func(ctx context.Context) error {
 		away, err := failingDatabases(ctx, cluster, cluster.Writable)
 		switch {
 		case len(away) == 0:
 			return nil
+		case errors.Is(err, store.ErrFull):
+			return telemetry.Degraded(fmt.Errorf("%d of %d databases refuse to write, or do not answer %v: %s", len(away), task.Databases, away, explained(err)))
 		case len(away) == task.Databases && errors.Is(err, store.ErrReadOnly):
 			return fmt.Errorf("no database can be written: %s", explained(err))
 		case len(away) == task.Databases:

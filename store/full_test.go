@@ -1,0 +1,24 @@
+package store
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+func TestADatabaseIsFullForAWhileAfterItHasRefusedToWrite(t *testing.T) {
+	var f fullness
+	now := time.Now()
+	f.note(&pgconn.PgError{Code: "42P01"}, now)
+	if f.full(now) {
+		t.Error("another error counts")
+	}
+	f.note(&pgconn.PgError{Code: "53100"}, now)
+	if !f.full(now.Add(fullFor - 1)) {
+		t.Error("a refusal is forgotten too soon")
+	}
+	if f.full(now.Add(fullFor)) {
+		t.Error("the database counts as full for ever")
+	}
+}
