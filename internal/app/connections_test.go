@@ -192,6 +192,33 @@ func TestAProgramWhoseDatabaseHasAFullDiskIsDegraded(t *testing.T) {
 	}
 }
 
+// TestDoctorFindsIndexesThatSomebodyHasDropped: one without its parts in the partitions is not valid.
+func TestDoctorFindsIndexesThatSomebodyHasDropped(t *testing.T) {
+	t.Parallel()
+	dsn := storetest.DSN(t)
+	cluster := storetest.OpenDSN(t, dsn)
+	indexes := func() (found []Finding) {
+		t.Helper()
+		for _, f := range Examine(t.Context(), configured(t, dsn)) {
+			if f.Part == "indexes" {
+				found = append(found, f)
+			}
+		}
+		return found
+	}
+	if f := indexes(); len(f) > 0 {
+		t.Errorf("before, doctor says %+v", f)
+	}
+	for d, drop := range map[int]string{3: "DROP INDEX task_due", 6: "DROP INDEX task_due; CREATE INDEX task_due ON ONLY task (due_at)"} {
+		if _, err := cluster.Pool(d).Exec(t.Context(), drop, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f := indexes(); len(f) != 1 || f[0].State != Failed || !strings.HasPrefix(f[0].What, "task_due is missing or not valid in databases [3 6]") || f[0].Cure == "" {
+		t.Errorf("without the index doctor says %+v", f)
+	}
+}
+
 func TestDoctorExaminesWhatIsConfigured(t *testing.T) {
 	c := configured(t, "")
 	c.Postgres.Servers, c.Kafka.Brokers = nil, nil

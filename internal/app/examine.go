@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,6 +119,7 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	}
 	if versions.Current() {
 		e.add(OK, "schema", "every database is up to date")
+		e.indexes(ctx, cluster)
 	} else {
 		e.add(Warning, "schema", "%s", versions)
 		e.cure("finish the upgrade: run perceptorctl migrate up of the newest release, and exchange the programs")
@@ -133,6 +136,19 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	e.far(ctx, cluster)
 	if !e.listenersApart {
 		e.listeners(ctx, cluster)
+	}
+}
+
+// indexes finds indexes that somebody has dropped, or of which a part was not made.
+func (e *examination) indexes(ctx context.Context, cluster *store.Cluster) {
+	missing, err := cluster.MissingIndexes(ctx)
+	if err != nil {
+		e.fail("indexes", err)
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		e.add(Failed, "indexes", "%s is missing or not valid in databases %v: statements there become slow, and fail when they take longer than postgres.statement_timeout", name, missing[name])
+		e.cure(`make it as the other databases have it: \d of psql shows how`)
 	}
 }
 
