@@ -148,7 +148,7 @@ func (m *Mover) unpublish(ctx context.Context, sync string) error {
 }
 
 // Abort ends a move before its switch. The database stays where it is. What the target cannot
-// be asked to remove is a warning.
+// be asked to remove is a warning, and so is a database that cannot be told: the target may have others.
 func (m *Mover) Abort(ctx context.Context) (warnings []string, err error) {
 	defer m.close()
 	at, err := m.locate(ctx)
@@ -176,6 +176,9 @@ func (m *Mover) Abort(ctx context.Context) (warnings []string, err error) {
 	if err := m.abandon(ctx, sync); err != nil {
 		return warnings, err
 	}
+	if err := m.publishPlace(ctx, place.Place{Database: m.Database, Number: m.number + 1, Address: m.known}); err != nil {
+		warnings = append(warnings, fmt.Sprintf("not all databases were told that the move has ended; programs hear of it from the others: %v", err))
+	}
 	if m.new != nil {
 		if err := m.dropCopy(ctx); err != nil {
 			warnings = append(warnings, fmt.Sprintf("the copy at %s is left: %v", m.to, err))
@@ -192,10 +195,7 @@ func (m *Mover) abandon(ctx context.Context, sync string) error {
 	if err := m.alter(ctx, sql.CommandsPlainIdentity); err != nil {
 		return err
 	}
-	if err := m.old.exec(ctx, sql.Abandon); err != nil {
-		return err
-	}
-	return m.publishPlace(ctx, place.Place{Database: m.Database, Number: m.number + 1, Address: m.known})
+	return m.old.exec(ctx, sql.Abandon)
 }
 
 // dropCopy replaces a copy that was never opened by a row that says where the database is.

@@ -649,6 +649,41 @@ func (r *rig) abortAt(point string) {
 	}
 }
 
+// TestAMoveToAServerThatHasGoneIsAbortedAlsoIfItHasAnotherDatabase: databases are moved one after the other.
+func TestAMoveToAServerThatHasGoneIsAbortedAlsoIfItHasAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	gone := errors.New("gone")
+	if _, err := r.mover(1, func(point string) error {
+		if point == "slot" {
+			return gone
+		}
+		return nil
+	}).Run(t.Context()); !errors.Is(err, gone) {
+		t.Fatal(err)
+	}
+	if err := r.servers[1].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	const other = 5
+	r.cluster = storetest.OpenDSN(t, "", func(c *store.Config) {
+		c.Servers = servers(r.dsns[0], r.dsns[1])
+		c.Servers[0].Databases = slices.DeleteFunc(c.Servers[0].Databases, func(d int) bool { return d == other })
+		c.Servers[1].Databases = []int{other}
+	})
+	warnings, err := r.mover(1, nil).Abort(t.Context())
+	if err != nil || len(warnings) != 2 || !strings.Contains(warnings[1], fmt.Sprintf("database %d at ", other)) {
+		t.Errorf("abort: %v, warnings %q", err, warnings)
+	}
+	if _, _, to, err := move.Under(t.Context(), r.cluster, database); err != nil || to != "" {
+		t.Errorf("after the abort the database is being moved to %q, %v", to, err)
+	}
+	if n := r.left(0); n > 0 {
+		t.Errorf("%d slots and publications are left", n)
+	}
+	r.progress(30 * time.Second)
+}
+
 // refusal returns why a move cannot begin.
 func refusal(t *testing.T, c move.Config) string {
 	t.Helper()
