@@ -106,7 +106,17 @@ func (r *rejects) open() (err error) {
 	if r.cut {
 		r.out.WriteByte('\n') //nolint:errcheck // the next write returns it, too
 	}
-	return r.file.Chmod(0o600) // also if it was there
+	return r.protect()
+}
+
+// protect makes the file one that only its owner may read, also if it was there. A device, such as /dev/null, or a pipe
+// belongs to others, too: root would take it from them.
+func (r *rejects) protect() error {
+	info, err := r.file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	return r.file.Chmod(0o600)
 }
 
 var quotedText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)

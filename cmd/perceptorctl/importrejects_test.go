@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -38,5 +39,30 @@ func TestTheRejectsOfAnEarlierImportStandForNoneOfThisOne(t *testing.T) {
 	text, err := os.ReadFile(name)
 	if got := string(text); err != nil || strings.Count(got, "\n") != 1 || !strings.Contains(got, `"import":"2"`) || !strings.Contains(got, "new") {
 		t.Errorf("the file has %s, %v; want the reject of the second import once", got, err)
+	}
+}
+
+// TestARejectFileThatIsNoFileKeepsItsRights: with --reject-file /dev/null, root would take it from all other users.
+func TestARejectFileThatIsNoFileKeepsItsRights(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "rejects")
+	if err := syscall.Mkfifo(name, 0o600); err != nil {
+		t.Skip(err)
+	}
+	const rights = 0o666
+	if err := os.Chmod(name, rights); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(name, os.O_RDWR, 0) // so that a writer need not wait for one
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close() //nolint:errcheck // it was only read
+	r := &rejects{name: name}
+	if err := r.open(); err != nil {
+		t.Fatal(err)
+	}
+	defer r.close() //nolint:errcheck // nothing was written
+	if info, err := os.Stat(name); err != nil || info.Mode().Perm() != rights {
+		t.Errorf("the rights are %v, %v", info.Mode(), err)
 	}
 }
