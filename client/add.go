@@ -18,6 +18,8 @@ const (
 	addsPerBatch  = 500
 	addLinger     = 3 * time.Millisecond
 	addBatchesOut = 8
+	// addSlack is how long the answer of a batch may be later than the CallTimeout of its first caller.
+	addSlack = 250 * time.Millisecond
 )
 
 // pendingAdd is an AddTask call that waits for its answer.
@@ -31,12 +33,16 @@ func (c *Client) newAdder() *batcher[*pendingAdd] {
 	b := newBatcher(addsPerBatch, addBatchesOut, addLinger, c.sendAdds)
 	b.busy = 2
 	b.size = func(p *pendingAdd) int { return proto.Size(p.task) + 8 }
+	b.gone = func(p *pendingAdd) bool { return p.ctx.Err() != nil }
 	b.onClose = func(rest []*pendingAdd) { answerAll(rest, ErrClosed) }
 	return b
 }
 
-// addTogether stores t in a batch with the tasks of concurrent calls.
-func (c *Client) addTogether(ctx context.Context, t *perceptorv1.Task) AddResult {
+// addTogether stores t in a batch with the tasks of concurrent calls. If so many others wait for a service that is away
+// that t is still in the queue at the end of CallTimeout, or was just sent, it does not wait longer.
+func (c *Client) addTogether(outer context.Context, t *perceptorv1.Task) AddResult {
+	ctx, cancel := context.WithTimeout(outer, max(c.cfg.CallTimeout, c.cfg.CallTimeout+addSlack)) // the sum may be above all durations
+	defer cancel()
 	p := &pendingAdd{ctx: ctx, task: t, answer: make(chan AddResult, 1)}
 	if !c.adds.push(p) {
 		return AddResult{Err: ErrClosed}
@@ -45,7 +51,10 @@ func (c *Client) addTogether(ctx context.Context, t *perceptorv1.Task) AddResult
 	case r := <-p.answer:
 		return r
 	case <-ctx.Done():
-		return AddResult{Err: fmt.Errorf("perceptor: AddTask: %w (the task may have been stored)", ctx.Err())}
+		if outer.Err() == nil {
+			return AddResult{Err: &Error{Op: "AddTask", Kind: ErrUnavailable, Message: "there was no answer within CallTimeout; many adds wait for the service"}}
+		}
+		return AddResult{Err: fmt.Errorf("perceptor: AddTask: %w (the task may have been stored)", outer.Err())}
 	}
 }
 
@@ -65,20 +74,16 @@ func (c *Client) sendAdds(ctx context.Context, batch []*pendingAdd) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := cancelWhenAllGone(live, cancel)
-	defer stop()
 	q := make([]*perceptorv1.Task, len(live))
 	for i, p := range live {
 		q[i] = p.task
 	}
 	results, err := c.addBatch(ctx, "AddTask", q, "", false)
-	if err != nil {
-		if closing.Err() != nil {
-			err = ErrClosed
-		}
-		answerAll(live, err)
-		return
-	}
+	stop() // callers that have their answer are gone, too
 	for i, p := range live {
+		if err != nil && results[i].Err != nil && closing.Err() != nil {
+			results[i].Err = ErrClosed
+		}
 		p.answer <- results[i]
 	}
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -12,13 +13,15 @@ import (
 // Under low load the next item is sent at once. If the last batch had at least
 // busy items, the next batch waits up to linger for more. At most inflight batches
 // are being sent at a time. The queue has no bound of its own: callers of push
-// bound the number of queued items.
+// bound the number of queued items that somebody waits for.
 type batcher[T any] struct {
 	maxItems int
 	maxBytes int
 	linger   time.Duration
 	busy     int // a batch of at least this many items means that more are coming
 	size     func(T) int
+	// gone reports whether nobody waits for an item any more; nil: somebody always does.
+	gone func(T) bool
 	// send handles all items of a batch: it answers them or pushes them again.
 	send  func(context.Context, []T)
 	slots chan struct{}
@@ -27,6 +30,7 @@ type batcher[T any] struct {
 	mu      sync.Mutex
 	queue   []T
 	oldest  time.Time
+	sweepAt int // length of the queue at which items are dropped that nobody waits for
 	last    int // number of items in the last batch
 	closed  bool
 	onClose func([]T)
@@ -47,6 +51,7 @@ func (b *batcher[T]) push(v T) bool {
 	if b.closed {
 		return false
 	}
+	b.sweep()
 	if len(b.queue) == 0 {
 		b.oldest = time.Now()
 	}
@@ -58,6 +63,16 @@ func (b *batcher[T]) push(v T) bool {
 		}
 	}
 	return true
+}
+
+// sweep drops the items that nobody waits for whenever the queue has doubled: while the service is away, others than the
+// next batches are not looked at. The caller holds the lock.
+func (b *batcher[T]) sweep() {
+	if b.gone == nil || len(b.queue) < max(b.sweepAt, 2*b.maxItems) {
+		return
+	}
+	b.queue = slices.DeleteFunc(b.queue, b.gone)
+	b.sweepAt = 2 * len(b.queue)
 }
 
 // run sends until ctx ends, then waits for the batches that are being sent and
