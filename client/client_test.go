@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -314,6 +316,47 @@ func TestTasksAreCutByTheirSize(t *testing.T) {
 	}
 	if len(s.adds) != 2 || len(s.tasks) != 30 {
 		t.Errorf("%d calls, %d tasks", len(s.adds), len(s.tasks))
+	}
+}
+
+// TestAddsAreSplitForAServiceThatAcceptsLittle: its taskd.max_request_bytes is below the bytes of a batch.
+func TestAddsAreSplitForAServiceThatAcceptsLittle(t *testing.T) {
+	t.Parallel()
+	s := newFakeService(nil)
+	b := &bench{t: t, svc: s}
+	b.address = serveOn(t, "127.0.0.1:0", func(server *grpc.Server) { perceptorv1.RegisterTaskServiceServer(server, s) }, grpc.MaxRecvMsgSize(64<<10))
+	c := b.newClient(Config{})
+	of := func(size int) Task {
+		return Task{Kind: "k", Type: OneShot, Params: map[string]string{"p": strings.Repeat("x", size)}}
+	}
+	refused := func(err error) bool {
+		var e *Error
+		return errors.As(err, &e) && errors.Is(e, ErrInvalidArgument) && e.Reason == "REQUEST_TOO_LARGE" && strings.Contains(e.Message, "taskd.max_request_bytes")
+	}
+	const n = 20
+	tasks := slices.Repeat([]Task{of(30_000)}, n)
+	tasks[7] = of(70_000)
+	results, err := c.AddTasks(t.Context(), tasks)
+	if err != nil {
+		t.Errorf("AddTasks returned %v", err)
+	}
+	var callers sync.WaitGroup
+	for i := range tasks {
+		if refused(results[i].Err) != (i == 7) || (results[i].Err != nil) != (i == 7) {
+			t.Errorf("AddTasks: task %d: %v", i, results[i].Err)
+		}
+		callers.Go(func() {
+			if _, err := c.AddTask(t.Context(), tasks[i]); refused(err) != (i == 7) || (err != nil) != (i == 7) {
+				t.Errorf("AddTask: task %d: %v", i, err)
+			}
+		})
+	}
+	callers.Wait()
+	if got := len(s.tasks); got != 2*(n-1) {
+		t.Errorf("%d tasks are stored, want %d", got, 2*(n-1))
+	}
+	if _, err := c.AddTasks(t.Context(), tasks[:3], WithRequestID("mine")); !refused(err) {
+		t.Errorf("AddTasks with an id returned %v", err)
 	}
 }
 

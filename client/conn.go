@@ -89,8 +89,10 @@ func onLoopback(addresses string) bool {
 // retriable reports whether a call may succeed when it is repeated.
 func retriable(err error) bool {
 	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Unknown:
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Unknown:
 		return true
+	case codes.ResourceExhausted:
+		return !oversized(status.Convert(err))
 	}
 	return false
 }

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/perceptor/perceptor/task"
 )
 
 // Kinds of [Error]; compare with errors.Is.
@@ -127,8 +129,12 @@ func errorOf(op string, st *status.Status) *Error {
 		}
 	}
 	e.ofTask()
-	if unsendable(st) {
+	switch {
+	case unsendable(st):
 		e.Kind, e.Message = ErrInvalidArgument, "cannot send the request: it has text that is not valid UTF-8"
+	case oversized(st):
+		e.Kind, e.Reason = ErrInvalidArgument, string(task.ReasonRequestTooLarge)
+		e.Message = "the request is larger than taskd.max_request_bytes: " + st.Message()
 	}
 	return e
 }

@@ -293,13 +293,13 @@ func serve(t testing.TB, s *fakeService, address string) string {
 }
 
 // serveOn serves what register registers until the test ends and returns its address.
-func serveOn(t testing.TB, address string, register func(*grpc.Server)) string {
+func serveOn(t testing.TB, address string, register func(*grpc.Server), opts ...grpc.ServerOption) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(opts...)
 	register(server)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(listener) }()

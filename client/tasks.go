@@ -1,7 +1,9 @@
 package client
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -174,8 +176,26 @@ func nextBatch(tasks []Task, traceParent string) []*perceptorv1.Task {
 }
 
 // addBatch makes one call for op, which its errors name. Without an id it draws one for a shard
-// that the placement chooses.
+// that the placement chooses, and splits a batch that is too large for the service. With an id it does not: if the
+// caller repeated the call when the service accepts more, the tasks of the halves would be stored again.
 func (c *Client) addBatch(ctx context.Context, op string, batch []*perceptorv1.Task, id string, upsert bool) ([]AddResult, error) {
+	results, err := c.tryBatch(ctx, op, batch, id, upsert)
+	var e *Error
+	switch {
+	case !errors.As(err, &e) || e.Reason != string(task.ReasonRequestTooLarge):
+		return results, err
+	case len(batch) == 1:
+		return results, nil // the task is refused, and the outcome of no other is unknown
+	case id != "":
+		return results, err
+	}
+	first, err := c.addBatch(ctx, op, batch[:len(batch)/2], "", upsert)
+	second, err2 := c.addBatch(ctx, op, batch[len(batch)/2:], "", upsert)
+	return slices.Concat(first, second), cmp.Or(err, err2)
+}
+
+// tryBatch is addBatch without splitting.
+func (c *Client) tryBatch(ctx context.Context, op string, batch []*perceptorv1.Task, id string, upsert bool) ([]AddResult, error) {
 	if err := c.pauseBefore(ctx, len(batch)); err != nil {
 		err = fmt.Errorf("perceptor: %s: %w (while due tasks fire late, adds wait)", op, err)
 		return slices.Repeat([]AddResult{{Err: err}}, len(batch)), err

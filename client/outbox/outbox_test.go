@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/perceptor/perceptor/client"
 	"github.com/perceptor/perceptor/client/clienttest"
@@ -40,6 +41,7 @@ type bench struct {
 	calls []any // requests that change tasks, in the order in which they were answered
 	lose  func(method string) bool
 	hold  func(ctx context.Context, method string)
+	most  int // bytes of a request that the service accepts; 0: all
 }
 
 func setup(t *testing.T) *bench {
@@ -60,8 +62,11 @@ func setup(t *testing.T) *bench {
 // intercept records calls, and loses answers.
 func (b *bench) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	b.mu.Lock()
-	lose, hold := b.lose, b.hold
+	lose, hold, most := b.lose, b.hold, b.most
 	b.mu.Unlock()
+	if size := proto.Size(req.(proto.Message)); most > 0 && size > most {
+		return status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", size, most)
+	}
 	if hold != nil {
 		hold(ctx, method)
 	}

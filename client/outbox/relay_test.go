@@ -238,6 +238,29 @@ func TestAQuotaDelaysOperationsAndRefusesNone(t *testing.T) {
 	}
 }
 
+// TestBatchesThatAreTooLargeForTheServiceAreSentInParts, and one operation that is too large is set aside.
+func TestBatchesThatAreTooLargeForTheServiceAreSentInParts(t *testing.T) {
+	b := setup(t)
+	b.most = 40_000
+	large := func(t client.Task, size int) client.Task {
+		t.Params = map[string]string{"p": strings.Repeat("x", size)}
+		return t
+	}
+	b.within(func(tx pgx.Tx) error {
+		var errs []error
+		for n := range 5 {
+			errs = append(errs, AddTask(t.Context(), tx, large(oneShot(n), 16_000)), AddTask(t.Context(), tx, large(keyed(fmt.Sprint("k", n), n), 16_000)))
+		}
+		return errors.Join(append(errs, AddTask(t.Context(), tx, large(oneShot(9), 50_000)))...)
+	})
+	refused := make(chan string, 1)
+	b.relay(func(r *Relay) { r.cfg.Events.Refused = func(_ Op, reason string) { refused <- reason } })
+	b.eventually("all but one are added", func() bool { return len(b.api.Added()) == 10 })
+	if reason := <-refused; reason != "REQUEST_TOO_LARGE" {
+		t.Errorf("set aside because of %s", reason)
+	}
+}
+
 // Perceptor forgets request ids after a day, so what may have been stored before is not sent again.
 func TestWhatWasSentWithoutAnAnswerADayAgoIsSetAside(t *testing.T) {
 	b := setup(t)
