@@ -42,6 +42,7 @@ type groupTimes struct {
 	rest      time.Duration // and while they are few, see commitRecords
 	maxWait   time.Duration // duration of a fetch without records
 	settle    time.Duration // at the end of a generation: wait for outstanding results
+	deaf      time.Duration // with no worker that is free or will be; then a member leaves
 }
 
 func (t *groupTimes) complete() {
@@ -54,6 +55,7 @@ func (t *groupTimes) complete() {
 	setDefault(&t.rest, 5*time.Second)
 	setDefault(&t.maxWait, 2*time.Second)
 	setDefault(&t.settle, 500*time.Millisecond)
+	setDefault(&t.deaf, 10*time.Second)
 }
 
 const (
@@ -87,7 +89,7 @@ func newConsumer(l *Listener, d *perceptorv1.Delivery) *consumer {
 // partitions.
 func (c *consumer) run(ctx, groupCtx context.Context) error {
 	defer c.closing.Wait()
-	for c.l.keys.awaitTrust(ctx) {
+	for c.l.keys.awaitTrust(ctx) && c.l.engine.awaitWorker(ctx) {
 		cg, err := c.newGroup()
 		if err != nil {
 			return fmt.Errorf("perceptor: joining the group %q: %w", c.group, err)
@@ -116,7 +118,7 @@ func (c *consumer) newGroup() (*kafka.ConsumerGroup, error) {
 }
 
 // takePart takes part in the group until ctx ends, until it cannot join by the first broker
-// of the list, or until the keys are not trusted.
+// of the list, or until it can execute no run.
 func (c *consumer) takePart(ctx, groupCtx context.Context, cg *kafka.ConsumerGroup) {
 	short := 0
 	for ctx.Err() == nil {
@@ -217,8 +219,7 @@ func (c *consumer) consume(ctx context.Context, gen *kafka.Generation) *generati
 }
 
 // stay waits until g has ended, or the group is to be left at the end of the listener. It returns false if the group is to be
-// left now, since records cannot be verified: this may be the only listener that the service does not answer, because
-// the way is cut off or its token has ended.
+// left now, for others may execute the runs that this listener cannot.
 func (c *consumer) stay(ctx, groupCtx context.Context, g *generation) bool {
 	tick := time.NewTicker(c.times.heartbeat)
 	defer tick.Stop()
@@ -229,15 +230,28 @@ func (c *consumer) stay(ctx, groupCtx context.Context, g *generation) bool {
 		case <-groupCtx.Done():
 			return true
 		case now := <-tick.C:
-			trusted, failed := c.l.keys.trustedAt(now)
-			if trusted || ctx.Err() != nil {
-				continue
+			if ctx.Err() == nil && !c.useful(now) {
+				return false
 			}
-			c.l.log.Warn("the service has told no keys for so long that those of records may have ended; leaving the consumer group until it answers",
-				"topic", c.topic, "group", c.group, "err", failed)
-			return false
 		}
 	}
+}
+
+// useful returns false, and tells why, if the listener can execute no run: no worker is free or will be, or no record can
+// be verified. It may be the only one that the service does not answer, because the way is cut off or its token has ended.
+func (c *consumer) useful(now time.Time) bool {
+	if trusted, failed := c.l.keys.trustedAt(now); !trusted {
+		c.l.log.Warn("the service has told no keys for so long that those of records may have ended; leaving the consumer group until it answers",
+			"topic", c.topic, "group", c.group, "err", failed)
+		return false
+	}
+	if c.l.engine.allDeaf(now, c.times.deaf) {
+		c.l.log.Error("all workers are held by handlers that ignore the end of their contexts; leaving the consumer group until one returns",
+			"topic", c.topic, "group", c.group, "runs", c.l.cfg.Workers)
+		c.l.engine.hushReady()
+		return false
+	}
+	return true
 }
 
 // deliver passes a record to the engine if the service has signed it. Nothing else of an

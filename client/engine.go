@@ -36,6 +36,8 @@ type engine struct {
 	stopping   bool
 	executions map[*execution]struct{} // executions whose handler runs
 	runs       chan *execution         // to the workers; its capacity is Workers
+	deaf       int                     // executions whose handler ignores the end of its context
+	deafSince  time.Time               // when such handlers got hold of the last worker
 	started    time.Time               // of the engine: stages are counted from it
 	workers    int                     // goroutines that run handlers or wait for one
 	stopped    chan struct{}           // closed when no more executions follow

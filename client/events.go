@@ -8,7 +8,8 @@ import (
 
 // Events are callbacks for events in a listener, for metrics and tests. Any
 // field may be nil. The functions are called from several goroutines, must
-// return quickly and must not call the listener.
+// return quickly, must not call the listener and must not panic: unlike that of a
+// handler, a panic in one of them ends the program.
 type Events struct {
 	// HandlerStarted is called before a handler is called.
 	HandlerStarted func(Delivery)
@@ -16,7 +17,8 @@ type Events struct {
 	// and a [SnoozeError] for SNOOZE.
 	HandlerEnded func(d Delivery, took time.Duration, err error)
 	// HandlerStuck is called when a handler ignores the end of its context and
-	// the listener reports FAIL for it. The handler still occupies a worker.
+	// the listener reports FAIL for it. The handler still occupies a worker. A
+	// listener without another worker leaves its consumer group until one returns.
 	HandlerStuck func(Delivery)
 	// Reported is called with every answer to a result, such as "ACCEPTED".
 	Reported func(d Delivery, code string)

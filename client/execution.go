@@ -35,6 +35,8 @@ type execution struct {
 
 	// begun is when the handler was called, since the start of the engine.
 	begun time.Duration
+	// deaf: the handler ignores the end of its context. The engine's lock guards it.
+	deaf bool
 
 	mu       sync.Mutex
 	called   *Run        // nil until the handler is called
@@ -44,6 +46,7 @@ type execution struct {
 	beating  *time.Timer // sends the next heartbeat
 	lastCall *time.Timer // reports FAIL for a handler that does not return
 	every    time.Duration
+	hushed   bool // no more heartbeats are sent
 }
 
 const (
@@ -105,6 +108,7 @@ func (f *execution) stuck(cause error) {
 	}
 	f.g.l.log.Error("handler ignores the end of its context; reporting FAIL for it",
 		"task_id", f.rec.pub.Task.String(), "run_id", f.rec.pub.RunID().String(), "attempt", f.rec.pub.Attempt, "err", cause)
+	f.g.handlerStuck(f)
 	fire(f.g.l.cfg.Events.HandlerStuck, &f.rec.pub)
 	o := r.outcome(fmt.Errorf("the handler ignored the end of its context: %w", cause))
 	f.encode(&o)
@@ -303,13 +307,23 @@ func (f *execution) beatAgain(after time.Duration) {
 
 // schedule sets the timer of the next heartbeat. The caller holds f.mu.
 func (f *execution) schedule(d time.Duration) {
-	if !f.beats() || f.over || f.ctx.Err() != nil {
+	if !f.beats() || f.over || f.hushed || f.ctx.Err() != nil {
 		return
 	}
 	if f.beating != nil {
 		f.beating.Stop()
 	}
 	f.beating = time.AfterFunc(d, func() { f.g.senders.beats.push(beat{f: f, done: func(error) {}}) })
+}
+
+// hush ends the heartbeats.
+func (f *execution) hush() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hushed = true
+	if f.beating != nil {
+		f.beating.Stop()
+	}
 }
 
 // beats reports whether the listener sends heartbeats for this kind.

@@ -37,7 +37,8 @@ func MaxConcurrent(n int) HandleOption {
 
 // MaxDuration ends the context of a handler of the kind after d, with
 // [ErrTimeout]. If the handler does not return, the listener reports FAIL for
-// it one second later. The handler occupies a worker until it returns.
+// it one second later. The handler occupies a worker until it returns. If all
+// workers are occupied like that, other listeners get the partitions of this one.
 func MaxDuration(d time.Duration) HandleOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("perceptor: MaxDuration: %s is not positive", d))

@@ -1,6 +1,10 @@
 package client
 
-import "time"
+import (
+	"context"
+	"slices"
+	"time"
+)
 
 // launch gives f to a worker. The caller holds the lock.
 func (g *engine) launch(f *execution) {
@@ -51,11 +55,62 @@ func (g *engine) handle(f *execution) {
 	f.run()
 }
 
+// handlerStuck counts the handler of f as one that ignores the end of its context, until it returns.
+func (g *engine) handlerStuck(f *execution) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, runs := g.executions[f]; !runs {
+		return
+	}
+	f.deaf = true
+	if g.deaf++; g.deaf == g.l.cfg.Workers {
+		g.deafSince = time.Now()
+	}
+}
+
+// allDeaf reports whether all workers are held by handlers that ignore the end of their contexts, for so long.
+func (g *engine) allDeaf(now time.Time, least time.Duration) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.deaf == g.l.cfg.Workers && now.Sub(g.deafSince) >= least
+}
+
+// awaitWorker waits while all workers are held by handlers that ignore the end of their contexts. It returns false if ctx
+// ends first.
+func (g *engine) awaitWorker(ctx context.Context) bool {
+	unhook := context.AfterFunc(ctx, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.changed.Broadcast()
+	})
+	defer unhook()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.deaf == g.l.cfg.Workers && ctx.Err() == nil {
+		g.changed.Wait()
+	}
+	return ctx.Err() == nil
+}
+
+// hushReady ends the heartbeats of the runs that wait for a worker with the service's consent. They are delivered
+// again, to another listener, when their lease or ack_timeout has passed.
+func (g *engine) hushReady() {
+	g.mu.Lock()
+	ready := slices.Concat(g.starts.ready, g.checks.ready)
+	g.mu.Unlock()
+	for _, f := range ready {
+		f.hush()
+	}
+}
+
 // handlerReturned frees the worker of f.
 func (g *engine) handlerReturned(f *execution, took time.Duration) {
 	g.step(func(_ *table, out []action) []action {
 		g.busy--
 		delete(g.executions, f)
+		if f.deaf {
+			g.deaf--
+		}
 		g.mean += (took - g.mean) / 16
 		if l := f.slot; l != nil {
 			l.mean += (took - l.mean) / 16
