@@ -154,6 +154,36 @@ func TestALineHasTheGridOfATaskAfterItsFirstRun(t *testing.T) {
 	}
 }
 
+// The line of a task whose open run was triggered has the instant that was planned before. Without it a copy would go on from
+// the trigger, for example before its begin_time.
+func TestALineHasTheInstantThatWasPlannedBeforeATrigger(t *testing.T) {
+	const planned = `"plannedTime":"1970-01-01T02:00:00Z"`
+	for name, c := range map[string]struct {
+		change func(*task.Row)
+		want   bool
+	}{
+		"BLOCKING":             {func(*task.Row) {}, true},
+		"the last run":         {func(r *task.Row) { r.MaxCount = 1 }, false},
+		"no instant is left":   {func(r *task.Row) { r.End = 2 * hourMs }, false},
+		"ONE_SHOT":             {func(r *task.Row) { r.Type = task.OneShot }, false},
+		"NON_BLOCKING":         {func(r *task.Row) { r.Type = task.NonBlocking }, false},
+		"an instant not known": {func(r *task.Row) { r.ScheduledAt = task.Never }, false},
+	} {
+		row := &task.Row{ID: 512, Type: task.Blocking, State: task.Scheduled, DueAt: 2 * hourMs, ScheduledAt: 2 * hourMs, Anchor: 2 * hourMs,
+			Terms: task.Terms{Kind: "x", Begin: 2 * hourMs, End: task.Never, Interval: time.Hour}}
+		c.change(row)
+		if _, err := (&task.Machine{Task: row}).Trigger(1000); err != nil {
+			t.Fatal(name, err)
+		}
+		text := must(new(lines.Writer).Append(nil, row, task.Never, fakeNow))(t)
+		if bytes.Contains(text, []byte(planned)) != c.want || bytes.Contains(text, []byte("plannedTime")) != c.want {
+			t.Errorf("%s: the line is %s; has it the planned instant: want %t", name, text, c.want)
+		}
+	}
+}
+
+const hourMs = task.Instant(3_600_000)
+
 func TestParamsThatAreNoParamsAreNotExported(t *testing.T) {
 	for _, wire := range []string{"\x0a", "\x0a\x02\x0a", "\x22\x00", "\x08\x01", "\x0a\x02\x1a\x00", "\xff"} {
 		s := randomRow(rand.New(rand.NewPCG(1, 1)))

@@ -68,3 +68,12 @@ func (r *Row) triggered() bool {
 
 // planned returns the next instant of a row whose open run was triggered.
 func (r *Row) planned() Instant { return ^r.Anchor }
+
+// PlannedNext returns the instant with which a BLOCKING task goes on after its open run, if that
+// run was triggered. ok is false for all other tasks, and if no run will follow.
+func (r *Row) PlannedNext() (at Instant, ok bool) {
+	if r.Type != Blocking || r.BackfillOf != 0 || !r.triggered() || r.planned() == Never || r.exhausted(r.planned()) {
+		return Never, false
+	}
+	return r.planned(), true
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -109,13 +110,18 @@ func (s *jsonSource) slow(l *Line, raw []byte) error {
 	return s.split(l, t, state)
 }
 
-// ownNames are fields of lines that tasks of the API do not have.
-var ownNames = []string{"anchorTime", "anchor_time", "readTime", "read_time"}
+// ownNames are fields of lines that tasks of the API do not have, each in both forms.
+var ownNames = slices.Concat(anchorNames, plannedNames, []string{"readTime", "read_time"})
+
+var (
+	anchorNames  = []string{"anchorTime", "anchor_time"}
+	plannedNames = []string{"plannedTime", "planned_time"}
+)
 
 // withoutOwn returns a line without the fields that tasks of the API do not have, and those. Most lines have
 // none and are returned as they are.
 func withoutOwn(raw []byte) (known []byte, extra map[string]json.RawMessage, err error) {
-	if !bytes.Contains(raw, []byte("anchor")) && !bytes.Contains(raw, []byte("read")) {
+	if !slices.ContainsFunc([]string{"anchor", "planned", "read"}, func(part string) bool { return bytes.Contains(raw, []byte(part)) }) {
 		return raw, nil, nil
 	}
 	var all map[string]json.RawMessage
@@ -137,29 +143,45 @@ func withoutOwn(raw []byte) (known []byte, extra map[string]json.RawMessage, err
 }
 
 // stateOf returns how far a task of an export has come. The open run of a RUNNING one counts as one that did
-// not begin, so that it fires again.
-func stateOf(t *perceptorv1.Task, extra map[string]json.RawMessage) (State, error) {
+// not begin, so that it fires again. A triggered run does not fire again: it is not one of the schedule, and
+// would move the instant that was planned before it.
+func stateOf(t *perceptorv1.Task, extra map[string]json.RawMessage) (s State, err error) {
 	if rule := finishedRule([]byte(t.State.String())); rule != "" {
 		return State{}, faultOf("state", "state", []byte(t.State.String()), "%s", rule)
 	}
-	s := State{Runs: t.RunCount, Missed: t.MissedCount, Paused: t.Paused}
-	if t.State == perceptorv1.Task_RUNNING && s.Runs > 0 {
-		s.Runs--
-	}
+	s = State{Runs: t.RunCount, Missed: t.MissedCount, Paused: t.Paused}
 	if t.ScheduledTime != nil {
 		s.Scheduled = task.At(t.ScheduledTime.AsTime())
 	}
-	for _, name := range ownNames[:2] {
-		if v, ok := extra[name]; ok {
-			text, err := strconv.Unquote(string(v))
-			ms, _, ok := parseDateTime([]byte(text), true)
-			if err != nil || !ok {
-				return s, faultOf(name, "anchor_time", v, "%s", timeRule)
-			}
-			s.Anchor = task.Instant(ms)
-		}
+	if s.Anchor, err = extraInstant(extra, anchorNames); err != nil {
+		return s, err
 	}
-	return s, nil
+	planned, err := extraInstant(extra, plannedNames)
+	switch {
+	case err != nil || t.State != perceptorv1.Task_RUNNING:
+	case planned > 0:
+		s.Scheduled = planned
+	case s.Runs > 0:
+		s.Runs--
+	}
+	return s, err
+}
+
+// extraInstant returns the instant of a field that tasks of the API do not have; 0: the line has none.
+func extraInstant(extra map[string]json.RawMessage, names []string) (at task.Instant, err error) {
+	for _, name := range names {
+		v, ok := extra[name]
+		if !ok {
+			continue
+		}
+		text, err := strconv.Unquote(string(v))
+		ms, _, good := parseDateTime([]byte(text), true)
+		if err != nil || !good {
+			return 0, faultOf(name, names[1], v, "%s", timeRule)
+		}
+		at = task.Instant(ms)
+	}
+	return at, nil
 }
 
 // encodedTerms begins terms that are an encoded task. Other terms are text.

@@ -38,7 +38,7 @@ var seeds = []string{
 	`{"kind":"x","payload":{"data":"YWJj","contentType":"text/plain"},"params":{"a":"1"}}`, `{"payload":{"json":{"a":[1,null]}}}`, `{"payload":{"data":"?"}}`,
 	`{"kind":"x","params":{"a":"\u000a\u00e9\u20AC"},"overlap":"SKIP","excludeCalendars":["a"],"only_calendars":["b","c"]}`, `{"params":{"a":"\ud83d\ude00"}}`, `{"params":{"a":"\u12"}}`, `{"params":{"a":"\u00g0"}}`,
 	`{"replayOf":"7.1","backfillOf":"7","backfillId":8,"finishTime":"2027-01-01T00:00:00Z"}`, `{"backfillOf":"x"}`, `{"replayOf":7}`, `{"state":"RUNNING"}`, `{"state":"RUNNING","runCount":"0","paused":true}`,
-	`{"anchorTime":"x"}`, `{"anchorTime":1}`, `{"readTime":{}}`, `{"version":99999999999}`, `{"attempt":"3"}`, `{"finishTime":"2027-01-01T00:00:00Z"}`, `{"paused":true}`, `{"paused":tru}`, `{"runCount":5`,
+	`{"plannedTime":"x"}`, `{"state":"RUNNING","runCount":"1","planned_time":"2027-01-01T00:00:00Z"}`, `{"anchorTime":"x"}`, `{"anchorTime":1}`, `{"readTime":{}}`, `{"version":99999999999}`, `{"attempt":"3"}`, `{"finishTime":"2027-01-01T00:00:00Z"}`, `{"paused":true}`, `{"paused":tru}`, `{"runCount":5`,
 }
 
 // FuzzTheFastFormMeansTheSame holds the fast parser against protojson.
@@ -161,6 +161,22 @@ func TestARunningTaskIsRestoredSoThatItsOpenRunFiresAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, l.State, State{Scheduled: 1798761600000, Anchor: 1767225600000, Runs: 2})
+}
+
+func TestATriggeredRunDoesNotMoveTheInstantThatWasPlannedBeforeIt(t *testing.T) {
+	t.Parallel()
+	const line = `{"kind":"x","type":"BLOCKING","interval":"60s","state":"RUNNING","runCount":"3","scheduledTime":"2026-01-01T00:00:00Z","plannedTime":"2027-01-01T00:00:00Z"}`
+	for _, restore := range []bool{true, false} {
+		s, l := openJSON(t, line, Mapping{Restore: restore}), Line{}
+		if err := s.Next(t.Context(), &l); err != nil {
+			t.Fatal(err)
+		}
+		want := State{}
+		if restore {
+			want = State{Scheduled: 1798761600000, Runs: 3}
+		}
+		same(t, l.State, want)
+	}
 }
 
 func TestTasksOfAnotherProgramAreASource(t *testing.T) {

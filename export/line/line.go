@@ -1,8 +1,9 @@
 // Package line writes tasks as lines of JSON: the lines of exports.
 //
 // A line has the fields of the API's Task, in the form in which the API shows them over HTTP,
-// and two more: anchorTime, the scheduled instant of the last run of a NON_BLOCKING task, which
-// is a point of its grid, and readTime. docs/export.md describes them.
+// and three more: anchorTime, the scheduled instant of the last run of a NON_BLOCKING task, which
+// is a point of its grid, plannedTime, the next instant of a task whose open run was triggered, and
+// readTime. docs/export.md describes them.
 //
 // The lines are written by hand because an export of many millions of tasks must not
 // cost more than reading them: the JSON encoder of the protobuf library takes ten times as long.
@@ -102,6 +103,9 @@ func (w *Writer) state(dst []byte, r *task.Row) []byte {
 		// Without an anchor, a task that is restored begins its grid with its next run.
 		if r.Type == task.NonBlocking && r.Interval > 0 && (r.Anchor != r.Begin || r.Anchor != r.ScheduledAt) {
 			dst = w.instant(dst, `,"anchorTime":"`, r.Anchor)
+		}
+		if planned, ok := r.PlannedNext(); ok {
+			dst = w.instant(dst, `,"plannedTime":"`, planned)
 		}
 		if r.Type != task.NonBlocking {
 			dst = small(dst, `,"attempt":`, int64(r.Attempt))
