@@ -38,7 +38,7 @@ func taskOf(s *task.Snapshot) (*perceptorv1.Task, error) {
 	}
 	setTerms(t, &s.Terms)
 	if !s.State.Final() {
-		t.ScheduledTime, t.DueTime = timestamp(s.ScheduledAt), timestamp(s.DueAt)
+		t.ScheduledTime, t.DueTime = timestamp(s.CurrentInstant()), timestamp(s.DueAt)
 		if s.Type != task.NonBlocking {
 			t.Attempt = s.Attempt
 		}

@@ -38,6 +38,20 @@ func (r *Row) scheduledOf(i int64) Instant {
 	return r.Anchor - Instant(i*r.Interval.Milliseconds())
 }
 
+// CurrentInstant returns the scheduled instant of the current run of a RUNNING task, or of the next
+// run of a SCHEDULED one. After the last claim of a NON_BLOCKING task ScheduledAt is an instant that
+// does not fire, and the current run is the newest open one. If open runs have rows of
+// their own, it is the newest run of the schedule.
+func (r *Row) CurrentInstant() Instant {
+	switch {
+	case r.Type != NonBlocking || r.Run != 0 || r.State != Running:
+		return r.ScheduledAt
+	case r.OpenRuns == 0:
+		return r.Anchor
+	}
+	return r.scheduledOf(int64(bits.TrailingZeros64(r.OpenRuns)))
+}
+
 // claimedAt returns the instant of the claim of the run of bit i. It may be earlier than
 // the claim by the tolerance.
 func (r *Row) claimedAt(i int64) Instant { return max(r.scheduledOf(i), r.FirstClaimAt) }

@@ -98,7 +98,7 @@ func (w *Writer) state(dst []byte, r *task.Row) []byte {
 	dst = number(dst, `,"runCount":"`, r.Seq)
 	dst = number(dst, `,"missedCount":"`, r.Missed)
 	if !r.State.Final() {
-		dst = w.instant(dst, `,"scheduledTime":"`, r.ScheduledAt)
+		dst = w.instant(dst, `,"scheduledTime":"`, r.CurrentInstant())
 		dst = w.instant(dst, `,"dueTime":"`, r.DueAt)
 		// Without an anchor, a task that is restored begins its grid with its next run.
 		if r.Type == task.NonBlocking && r.Interval > 0 && (r.Anchor != r.Begin || r.Anchor != r.ScheduledAt) {
