@@ -24,6 +24,14 @@ func TestADroppedTenantIsGoneEverywhereAndItsNumberIsNotUsedAgain(t *testing.T) 
 	}
 	_, err := s.Authenticate(t.Context(), secret)
 	wantCode(t, err, task.NotFound)
+	no := false
+	_, err = s.UpdateTenant(t.Context(), "b", TenantChange{Rates: task.RatesChange{Paused: &no}})
+	wantCode(t, err, task.NotFound)
+	_, _, err = s.CreateToken(t.Context(), Token{Scopes: TenantScope, Tenant: "b", ExpiresAt: task.Never})
+	wantCode(t, err, task.NotFound)
+	if _, err := s.UpdateTenant(t.Context(), "b", TenantChange{Rates: task.RatesChange{Deleting: &yes}}); err != nil {
+		t.Errorf("the deletion cannot be repeated: %v", err)
+	}
 	for range 2 {
 		if err := s.DropTenant(t.Context(), gone.ID); err != nil {
 			t.Fatal(err)

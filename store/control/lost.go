@@ -73,6 +73,15 @@ func copyIn(ctx context.Context, pool *pgxpool.Pool, name string) (topID int32, 
 	return topID, &found, err
 }
 
+// deleting returns an error if the tenant is being deleted: a change would have no effect, and a token
+// would be refused. All databases must agree, because a restored one may have an older tenant of the name.
+func (c *copies) deleting() error {
+	if c.current < task.Databases || !c.newest.Rates.Deleting {
+		return nil
+	}
+	return task.Errorf(task.ReasonTenantNotFound, "tenant %s is being deleted", c.newest.Name)
+}
+
 // unchanged reports whether every database has the tenant already as a change wants it.
 func (c *copies) unchanged(change *TenantChange) bool {
 	t, rest := c.newest, *change

@@ -110,7 +110,7 @@ func insertTenant(ctx context.Context, tx pgx.Tx, t *Tenant, known *copies) erro
 
 // UpdateTenant changes settings of a tenant and returns it. A change that changes nothing writes
 // nothing, and does not wait for claims. Errors: as
-// [Store.CreateTenant], and [task.NotFound].
+// [Store.CreateTenant], and [task.NotFound], also for a tenant that is being deleted.
 func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (t Tenant, err error) {
 	var params *int32
 	var retention *int64
@@ -123,6 +123,11 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 		retention = &ms
 	}
 	known := s.copiesOf(ctx, name)
+	if c.Rates.Deleting == nil {
+		if err := known.deleting(); err != nil {
+			return Tenant{}, err
+		}
+	}
 	if known.unchanged(&c) {
 		return *known.newest, nil
 	}

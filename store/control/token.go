@@ -64,7 +64,7 @@ func idOf(secret string) string {
 }
 
 // CreateToken stores a token and returns it with its secret; ID and CreatedAt
-// are filled in. Errors: [task.NotFound] when there is no such tenant;
+// are filled in. Errors: [task.NotFound] when there is no such tenant, or it is being deleted;
 // [task.InvalidArgument] when the expiry has passed, by the clock of database 0;
 // [task.FailedPrecondition] when the tenant, or the installation, has too many tokens;
 // [task.Unavailable] when a database is away: nobody gets the secret then, so
@@ -83,6 +83,9 @@ func (s *Store) CreateTokenWithin(ctx context.Context, t Token, lifetime time.Du
 	known := copies{}
 	if t.Tenant != "" {
 		known = s.copiesOf(ctx, t.Tenant)
+	}
+	if err := known.deleting(); err != nil {
+		return Token{}, "", err
 	}
 	err := s.decide(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if err := known.putBack(ctx, tx); err != nil {
