@@ -35,6 +35,7 @@ func TestTheContractHoldsInVirtualTime(t *testing.T) {
 		{"a task that a handler adds fires before the clock moves on", addedByHandler},
 		{"a jump is an outage: one late run, the others missed", jump},
 		{"a handler that asks again and again to be called at once is an error", forEver},
+		{"a copy with open runs fires the instants that the task would have fired", copied},
 		{"a bounded move ends at an instant, and the next one continues there", bounded},
 		{"a paused tenant does not stop the clock", paused},
 		{"a rate spreads runs over virtual time", rate},
