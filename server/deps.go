@@ -261,6 +261,9 @@ type Deps struct {
 	// Delivery returns where the runs of a tenant are published. It must not
 	// block.
 	Delivery func(Tenant) Delivery
+	// Now returns what the clock of the databases shows, by which keys of tenants start and end. It must
+	// not block. nil: the clock of the process.
+	Now func() task.Instant
 	// Quotas may be nil: no quota is enforced.
 	Quotas Quotas
 	// Processes returns the number of processes that share the rates of tenants.

@@ -20,6 +20,7 @@ type runService struct {
 	perceptorv1.UnimplementedRunServiceServer
 	store    Runs
 	delivery func(Tenant) Delivery
+	now      func() task.Instant
 	events   *Events
 	traces   traces
 	// unknown bounds the entries about runs that a tenant does not have.
@@ -145,17 +146,17 @@ const leastIdle = 20
 
 func (s *runService) GetDelivery(ctx context.Context, r *perceptorv1.GetDeliveryRequest) (*perceptorv1.Delivery, error) {
 	tenant := tenantOf(ctx)
-	now := time.Now()
+	now := s.now()
 	if !r.HoldsRuns {
-		s.unheld.note(tenant.Name, now)
-		if err := mayNotHold(tenant, task.At(now)); err != nil {
+		s.unheld.note(tenant.Name, time.Now())
+		if err := mayNotHold(tenant, now); err != nil {
 			return nil, err
 		}
 	}
 	d := s.delivery(*tenant)
-	keys, login := recordKeys(d.Keys, task.At(now))
+	keys, login := recordKeys(d.Keys, now)
 	return &perceptorv1.Delivery{
-		Tenant: tenant.Name, Topic: d.Topic, Group: d.Group, Brokers: d.Brokers, Now: timestamppb.New(now),
+		Tenant: tenant.Name, Topic: d.Topic, Group: d.Group, Brokers: d.Brokers, Now: timestamppb.New(now.Time()),
 		RecordKeys: keys, Login: login,
 	}, nil
 }

@@ -263,9 +263,22 @@ func TestDeliverySaysWhereTheTenantsRunsAre(t *testing.T) {
 	}
 }
 
+func TestAKeyThatHasEndedByTheDatabasesClockIsNotHandedOut(t *testing.T) {
+	now := task.At(time.Now().Add(time.Hour)) // the clock of this process is an hour behind
+	s := &runService{
+		delivery: func(of Tenant) Delivery { return Delivery{Keys: of.Keys} }, now: func() task.Instant { return now }, unheld: &unheld{},
+	}
+	leaked, next := TenantKey{ID: 1, ExpiresAt: now - 1}, TenantKey{ID: 2, ExpiresAt: task.Never}
+	ctx := context.WithValue(t.Context(), identityKey{}, &Identity{Tenant: Tenant{Name: "acme", Keys: []TenantKey{leaked, next}}})
+	got, err := s.GetDelivery(ctx, &perceptorv1.GetDeliveryRequest{HoldsRuns: true})
+	if err != nil || len(got.RecordKeys) != 1 || got.RecordKeys[0].Id != next.ID || task.At(got.Now.AsTime()) != now {
+		t.Errorf("at %v the keys %v, %v; want only key 2 at %v", got.GetNow().AsTime(), got.GetRecordKeys(), err, now)
+	}
+}
+
 // TestAListenerThatDoesNotHoldRunsIsRefused also checks what an operator can do about it, and that the refusal says so.
 func TestAListenerThatDoesNotHoldRunsIsRefused(t *testing.T) {
-	s := &runService{delivery: func(Tenant) Delivery { return Delivery{} }, unheld: &unheld{}}
+	s := &runService{delivery: func(Tenant) Delivery { return Delivery{} }, now: func() task.Instant { return task.At(time.Now()) }, unheld: &unheld{}}
 	ask := func(rates task.Rates, holds bool) error {
 		ctx := context.WithValue(t.Context(), identityKey{}, &Identity{Tenant: Tenant{Name: "acme", Rates: rates}})
 		_, err := s.GetDelivery(ctx, &perceptorv1.GetDeliveryRequest{HoldsRuns: holds})

@@ -139,6 +139,9 @@ func New(c Config, d Deps) (*Server, error) {
 	if d.Tasks == nil || d.Runs == nil || d.Dead == nil || d.Bulk == nil || d.Admin == nil || d.Auth == nil || d.Delivery == nil {
 		return nil, errors.New("server: all fields of Deps are required but those that may be nil")
 	}
+	if d.Now == nil {
+		d.Now = func() task.Instant { return task.At(time.Now()) }
+	}
 	in := newIntake(c.ReceiveTimeout, int64(c.MaxRequestBytes))
 	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c, in)...), health: newHealth(), stopping: make(chan struct{})}
 	s.answers = newBudget(c.ReceiveTimeout, answers*largestAnswer, connAnswers*largestAnswer)
@@ -161,7 +164,7 @@ func New(c Config, d Deps) (*Server, error) {
 	changes, adds, rules := newSettings(), newBackpressure(d.Lateness, d.Processes), newRulePlaces()
 	err := errors.Join(
 		g.register(s.grpc, &perceptorv1.TaskService_ServiceDesc, &taskService{store: d.Tasks, calendars: d.Calendars, backpressure: adds, quotas: s.quotas, tenants: d.Admin, settings: changes, rules: rules, limits: c.Limits, events: g.events, traces: g.traces, maxScan: c.MaxScan, audience: audienceOf(d.Monitoring), audit: &g.auditor}),
-		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, unheld: &s.unheld, events: g.events, traces: g.traces, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
+		g.register(s.grpc, &perceptorv1.RunService_ServiceDesc, &runService{store: d.Runs, delivery: d.Delivery, now: d.Now, unheld: &s.unheld, events: g.events, traces: g.traces, unknown: newThrottle[int32](unknownRate, unknownBurst)}),
 		g.register(s.grpc, &perceptorv1.DeadLetterService_ServiceDesc, &deadLetterService{store: d.Dead, quotas: s.quotas}),
 		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),
 		s.registerImports(g, &d, adds, rules),

@@ -189,7 +189,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 		Quotas:          a.o.quotas(),
 		MaxRequestBytes: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxConnections: c.MaxConnections, MaxScan: int64(c.MaxListScan), CallTimeout: a.o.Clock.callTimeout(c.CallTimeout),
 		Grace: c.Grace, DrainDelay: c.DrainDelay, Events: apiEvents(metrics, a.recorder), Tracer: a.traces.Tracer(),
-	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Lateness: a.lateness(), Runs: a.shards, Dead: a.shards, Bulk: a.shards, Imports: a.shards, Exports: a.shards, Admin: tenants, Calendars: a.calendars, Auth: a.logins, Certificates: a.logins, Delivery: a.delivery, Assignment: a.newAssignment(), Epochs: a.shards, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Monitoring: newMonitoring(a), Inspections: a.audit.inspected, Console: serveConsole})
+	}, server.Deps{Tasks: a.shards, Quotas: a.shards, Processes: a.presence.processes, Lateness: a.lateness(), Runs: a.shards, Dead: a.shards, Bulk: a.shards, Imports: a.shards, Exports: a.shards, Now: a.control.Now, Admin: tenants, Calendars: a.calendars, Auth: a.logins, Certificates: a.logins, Delivery: a.delivery, Assignment: a.newAssignment(), Epochs: a.shards, Clock: a.o.Clock.server(), Revocations: a.control.Revoked, Audit: a.audit, Monitoring: newMonitoring(a), Inspections: a.audit.inspected, Console: serveConsole})
 	if err != nil {
 		return err
 	}

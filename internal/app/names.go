@@ -34,8 +34,6 @@ type names struct {
 	// compared is when the last successful comparison with the database that decides began. notBefore is when what
 	// listeners have been told before a database lost commits does not matter any more.
 	compared, notBefore time.Time
-	// clockAhead is how far the databases' clock, by which keys start and end, was ahead of this process's.
-	clockAhead time.Duration
 }
 
 // knownTenant is immutable.
@@ -59,7 +57,7 @@ func newNames(store *control.Store, prefix, secret string) *names {
 // Tenant implements [delivery.Tenants].
 func (n *names) Tenant(ctx context.Context, id int32) (delivery.Tenant, error) {
 	n.mu.RLock()
-	t, ahead := n.cache[id], n.clockAhead
+	t := n.cache[id]
 	n.mu.RUnlock()
 	if t == nil {
 		var err error
@@ -67,7 +65,7 @@ func (n *names) Tenant(ctx context.Context, id int32) (delivery.Tenant, error) {
 			return delivery.Tenant{}, err
 		}
 	}
-	return delivery.Tenant{Name: t.name, Topic: t.topic, Key: t.key(task.At(time.Now().Add(ahead))), PayloadRecords: t.payloadRecords}, nil
+	return delivery.Tenant{Name: t.name, Topic: t.topic, Key: t.key(n.store.Now()), PayloadRecords: t.payloadRecords}, nil
 }
 
 // key returns the newest key that has started. If none has, because the clocks differ, it
@@ -151,7 +149,6 @@ func (n *names) refresh(ctx context.Context, ids []int32) (ok bool) {
 	if err != nil {
 		return false // the checks of readiness report the databases
 	}
-	n.setClock(found.Now)
 	ok = found.Decided
 	for _, id := range ids {
 		n.mu.RLock()
@@ -163,15 +160,6 @@ func (n *names) refresh(ctx context.Context, ids []int32) (ok bool) {
 		}
 	}
 	return ok
-}
-
-// setClock learns what the databases' clock shows now; 0: nothing.
-func (n *names) setClock(now task.Instant) {
-	if now > 0 {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.clockAhead = time.Until(now.Time())
-	}
 }
 
 // Deleted implements [delivery.Tenants].

@@ -110,8 +110,9 @@ type Store struct {
 	// conflicts counts the differences that [Store.Sync] could not explain by a missed change.
 	conflicts atomic.Int64
 	// ids are the ids of all tokens; see Exists.
-	ids  atomic.Pointer[map[string]struct{}]
-	uses uses
+	ids   atomic.Pointer[map[string]struct{}]
+	uses  uses
+	clock clock
 }
 
 // New returns the store of a cluster. log nil: [slog.Default].
@@ -121,6 +122,10 @@ func New(cluster *store.Cluster, log *slog.Logger) *Store {
 	}
 	return &Store{cluster: cluster, log: log}
 }
+
+// Now returns what the clock of the databases shows, by which keys start and end. Until a database has told it with
+// a tenant, it is the clock of the process.
+func (s *Store) Now() task.Instant { return s.clock.now() }
 
 // A Provisioner creates and removes what tenants need outside of the databases. Its methods
 // may be called again after a failure, and concurrently.

@@ -212,8 +212,6 @@ func (s *Store) dropKey(ctx context.Context, tenant string, id int32) error {
 type Versions struct {
 	// Of has them by tenant; one that does not exist is missing.
 	Of map[int32]int64
-	// Now is the database's clock; 0 if it has none of the tenants.
-	Now task.Instant
 	// Decided says that they are those of the database that decides about changes, and not of a copy,
 	// which may be behind.
 	Decided bool
@@ -229,7 +227,9 @@ func (s *Store) TenantVersions(ctx context.Context, ids []int32) (Versions, erro
 		v := Versions{Of: make(map[int32]int64, len(ids))}
 		var id int32
 		var version int64
-		_, err = pgx.ForEachRow(rows, []any{&id, &version, &v.Now}, func() error { v.Of[id] = version; return nil })
+		var now task.Instant
+		_, err = pgx.ForEachRow(rows, []any{&id, &version, &now}, func() error { v.Of[id] = version; return nil })
+		s.clock.set(now)
 		return v, err
 	}
 	if v, err := askOne(ctx, s, 0, ask); err == nil {

@@ -226,3 +226,32 @@ func TestARotationThatWasCutShortIsContinuedByTheNext(t *testing.T) {
 		t.Errorf("keys = %+v, %v, want the reserved one to have started", got.Keys, err)
 	}
 }
+
+// TestTheClockByWhichKeysEndIsThatOfTheDatabases reads it with all that callers are identified by.
+func TestTheClockByWhichKeysEndIsThatOfTheDatabases(t *testing.T) {
+	t.Parallel()
+	s, cluster := setup(t)
+	acme, err := s.CreateTenant(t.Context(), Tenant{Name: "acme"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, secret := token(t, s, Token{Scopes: TenantScope, Tenant: "acme"})
+	for d := range task.Databases {
+		in(t, cluster, d, `CREATE OR REPLACE FUNCTION now_ms() RETURNS int8 LANGUAGE sql STABLE PARALLEL SAFE
+			AS $$ SELECT floor(date_part('epoch', statement_timestamp()) * 1000)::int8 + 3600000 $$`)
+	}
+	for what, read := range map[string]func(*Store) error{
+		"token":          func(s *Store) error { _, err := s.Authenticate(t.Context(), secret); return err },
+		"name of tenant": func(s *Store) error { _, err := s.Tenant(t.Context(), "acme"); return err },
+		"versions":       func(s *Store) error { _, err := s.TenantVersions(t.Context(), []int32{acme.ID}); return err },
+	} {
+		s := New(cluster, nil)
+		if ahead := s.Now().Sub(task.At(time.Now())); ahead > time.Minute {
+			t.Errorf("%s: %v ahead before anything was read", what, ahead)
+		}
+		err := read(s)
+		if ahead := s.Now().Sub(task.At(time.Now())); err != nil || ahead < 59*time.Minute || ahead > 61*time.Minute {
+			t.Errorf("%s: %v ahead, %v; want an hour", what, ahead, err)
+		}
+	}
+}

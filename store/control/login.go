@@ -52,7 +52,7 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (Identity, erro
 	}
 	hash := sha256.Sum256([]byte(secret))
 	who, err := read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (Identity, error) {
-		h, err := holderOf(ctx, pool, id)
+		h, err := s.holderOf(ctx, pool, id)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return Identity{}, Unknown.Err()
@@ -95,7 +95,7 @@ func (h *holder) check(hash []byte) Refusal {
 }
 
 // holderOf reads a token and its tenant.
-func holderOf(ctx context.Context, pool *pgxpool.Pool, id string) (h holder, err error) {
+func (s *Store) holderOf(ctx context.Context, pool *pgxpool.Pool, id string) (h holder, err error) {
 	h.TokenID = id
 	var tenantID *int32
 	var owner, uid, name *string
@@ -105,8 +105,10 @@ func holderOf(ctx context.Context, pool *pgxpool.Pool, id string) (h holder, err
 	var version *int64
 	var rates *task.Rates
 	var keys *[]Key
+	var now task.Instant
 	err = sql.Authenticate.QueryRow(ctx, pool, id).Scan(&h.hash, (*int32)(&h.Scopes), &owner, &h.expiresIn, &h.revokedIn,
-		&tenantID, &uid, &name, &params, &retention, &created, &history, &rates, &keys, &version)
+		&tenantID, &uid, &name, &params, &retention, &created, &history, &rates, &keys, &version, &now)
+	s.clock.set(now)
 	h.ofTenant, h.hasTenant = owner != nil, tenantID != nil
 	for _, ms := range []*int64{h.expiresIn, h.revokedIn} {
 		if ms != nil && (h.Left == 0 || *ms < h.Left.Milliseconds()) {

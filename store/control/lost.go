@@ -66,7 +66,7 @@ func copyIn(ctx context.Context, pool *pgxpool.Pool, name string) (topID int32, 
 	if err != nil {
 		return 0, nil, err
 	}
-	found, err := pgx.CollectExactlyOneRow(rows, scanTenant)
+	found, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (Tenant, error) { return scanTenantBefore(row, new(task.Instant)) })
 	if errors.Is(err, pgx.ErrNoRows) {
 		return topID, nil, nil
 	}

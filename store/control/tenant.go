@@ -204,10 +204,12 @@ func (s *Store) oneTenant(ctx context.Context, statement *statement.Statement, k
 		if err != nil {
 			return Tenant{}, err
 		}
-		t, err := pgx.CollectExactlyOneRow(rows, scanTenant)
+		var now task.Instant
+		t, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (Tenant, error) { return scanTenantBefore(row, &now) })
 		if errors.Is(err, pgx.ErrNoRows) {
 			return t, noTenant(key)
 		}
+		s.clock.set(now)
 		return t, err
 	})
 }
@@ -224,10 +226,13 @@ func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]Tenant,
 	})
 }
 
-func scanTenant(row pgx.CollectableRow) (Tenant, error) {
+func scanTenant(row pgx.CollectableRow) (Tenant, error) { return scanTenantBefore(row) }
+
+// scanTenantBefore scans the columns of a tenant, and those after them.
+func scanTenantBefore(row pgx.CollectableRow, after ...any) (Tenant, error) {
 	var t Tenant
 	var retention int64
-	err := row.Scan(&t.ID, &t.UID, &t.Name, &t.ParamsBytes, &retention, &t.CreatedAt, (*int16)(&t.History), &t.Rates, &t.Keys, &t.Version)
+	err := row.Scan(append([]any{&t.ID, &t.UID, &t.Name, &t.ParamsBytes, &retention, &t.CreatedAt, (*int16)(&t.History), &t.Rates, &t.Keys, &t.Version}, after...)...)
 	t.Retention = time.Duration(retention) * time.Millisecond
 	return t, err
 }

@@ -123,10 +123,10 @@ DELETE FROM tenant WHERE id = @tenant;
 SELECT EXISTS (SELECT FROM deleted_tenant WHERE id = @tenant);
 
 -- name: TenantByName(name text)
-SELECT {{tenant_columns}} FROM tenant t WHERE name = @name;
+SELECT {{tenant_columns}}, now_ms() FROM tenant t WHERE name = @name;
 
 -- name: TenantByID(id int4)
-SELECT {{tenant_columns}} FROM tenant t WHERE id = @id;
+SELECT {{tenant_columns}}, now_ms() FROM tenant t WHERE id = @id;
 
 -- name: TenantByUID(uid text)
 SELECT {{tenant_columns}} FROM tenant t WHERE t.uid = @uid::uuid;

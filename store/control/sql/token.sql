@@ -92,5 +92,5 @@ DELETE FROM token t USING deleted_tenant g WHERE g.uid = t.tenant_uid;
 -- A token belongs to the tenant with its uid, whatever id that tenant has. Two columns are
 -- the times, in ms, until it expires and until its revocation; NULL: never.
 SELECT t.secret_hash, t.scopes, t.tenant_uid::text, t.expires_at - now_ms(), t.revoked_at - now_ms(),
-  n.id, n.uid::text, n.name, n.max_params_bytes, n.default_retention_ms, n.created_at, n.history, n.rates, n.keys, n.version
+  n.id, n.uid::text, n.name, n.max_params_bytes, n.default_retention_ms, n.created_at, n.history, n.rates, n.keys, n.version, now_ms()
 FROM token t LEFT JOIN tenant n ON n.uid = t.tenant_uid WHERE t.id = @id;
