@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"time"
 
@@ -38,7 +39,7 @@ func newTraces(o *Options, service, version, instance string) (*tracing.Provider
 		if err != nil {
 			return nil, err
 		}
-		conf.TLS = source.Client()
+		conf.TLS, conf.Transport = source.Client, source.Transport(http.DefaultTransport.(*http.Transport))
 	}
 	return tracing.New(context.Background(), conf)
 }

@@ -22,6 +22,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -43,8 +45,10 @@ type Config struct {
 	// Headers are sent with each export. If there are none, those of the environment
 	// variable OTEL_EXPORTER_OTLP_HEADERS are.
 	Headers map[string]string
-	// TLS, if set, configures TLS; otherwise the standard environment variables do.
-	TLS *tls.Config
+	// TLS, if set, returns the configuration of a gRPC connection that begins now, and Transport, if set, sends requests
+	// over HTTP; otherwise the standard environment variables configure TLS.
+	TLS       func() *tls.Config
+	Transport http.RoundTripper
 	// SampleRatio is the share, 0 to 1, of calls without a trace context that are sampled.
 	SampleRatio float64
 	// MaxRate is the most sampled pieces of work that begin per second.
@@ -120,8 +124,8 @@ func newExporter(ctx context.Context, c *Config) (sdk.SpanExporter, error) {
 		if len(c.Headers) > 0 {
 			options = append(options, otlptracehttp.WithHeaders(c.Headers))
 		}
-		if c.TLS != nil {
-			options = append(options, otlptracehttp.WithTLSClientConfig(c.TLS))
+		if c.Transport != nil {
+			options = append(options, otlptracehttp.WithHTTPClient(&http.Client{Transport: c.Transport, Timeout: exportWithin}))
 		}
 		return otlptrace.New(ctx, otlptracehttp.NewClient(options...))
 	}
@@ -133,12 +137,26 @@ func newExporter(ctx context.Context, c *Config) (sdk.SpanExporter, error) {
 		options = append(options, otlptracegrpc.WithHeaders(c.Headers))
 	}
 	if c.TLS != nil {
-		options = append(options, otlptracegrpc.WithTLSCredentials(credentials.NewTLS(c.TLS)))
+		options = append(options, otlptracegrpc.WithTLSCredentials(&follows{credentials.NewTLS(c.TLS()), c.TLS}))
 	}
 	return otlptrace.New(ctx, otlptracegrpc.NewClient(options...))
 }
 
 var retries = otlptracegrpc.RetryConfig{Enabled: true, InitialInterval: 500 * time.Millisecond, MaxInterval: 2 * time.Second, MaxElapsedTime: exportWithin}
+
+// follows are the credentials of connections of which each has the configuration at its beginning.
+type follows struct {
+	credentials.TransportCredentials
+	tls func() *tls.Config
+}
+
+// ClientHandshake implements [credentials.TransportCredentials].
+func (f *follows) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return credentials.NewTLS(f.tls()).ClientHandshake(ctx, authority, conn)
+}
+
+// Clone implements [credentials.TransportCredentials].
+func (f *follows) Clone() credentials.TransportCredentials { return f }
 
 // Tracer returns what makes spans. That of a nil Provider is nil.
 func (p *Provider) Tracer() trace.Tracer {
