@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
@@ -60,8 +59,7 @@ type Hinter struct {
 
 	// Only Run uses these.
 	conn    net.PacketConn
-	sender  uint64
-	sent    time.Time // of the last datagram; strictly increasing
+	stamps  stamps
 	targets map[int][]target
 	readAt  time.Time
 }
@@ -88,7 +86,7 @@ type target struct {
 // NewHinter returns a hinter. It sends hints while Run runs.
 func NewHinter(owners Owners) *Hinter {
 	return &Hinter{
-		owners: owners, sender: rand.Uint64(), wake: make(chan struct{}, 1), later: make(chan struct{}, 1),
+		owners: owners, wake: make(chan struct{}, 1), later: make(chan struct{}, 1),
 		due: make(map[int]task.Instant), bulk: make(map[int]bool), late: make(map[reporter]reported),
 	}
 }
@@ -243,21 +241,10 @@ func (h *Hinter) sendSoon() { _ = h.conn.SetWriteDeadline(time.Now().Add(sendWai
 
 // sendTo sends a hint to the targets.
 func (h *Hinter) sendTo(targets []target, of hint) {
-	h.sent = later(time.Now(), h.sent)
-	of.sender, of.sent = h.sender, h.sent
+	of.sender, of.sent = h.stamps.next(time.Now())
 	for _, t := range targets {
 		_, _ = h.conn.WriteTo(of.append(make([]byte, 0, hintSize), t.key), t.addr)
 	}
-}
-
-// later returns now, or the microsecond after last if now is not later, since the clock may
-// have been set back. Both are instants of the wall clock, which receivers see.
-func later(now, last time.Time) time.Time {
-	now = now.Round(0)
-	if least := last.Add(time.Microsecond); now.Before(least) {
-		return least
-	}
-	return now
 }
 
 // refresh reads the owners if the last reading is older than age. After an error it keeps the

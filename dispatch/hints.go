@@ -46,7 +46,8 @@ import (
 // A receiver accepts what a sender says about a database only if it was sent after all that
 // it has accepted from it, and within replayWindow of its own clock. So a datagram that was
 // recorded is worth nothing, and senders that are silent for longer can be forgotten. Clocks
-// that differ by more than the window turn hints off, which costs lateness and no run.
+// that differ by more than the window turn hints off, which costs lateness and no run. A sender whose
+// clock was set back draws another number, as receivers have accepted what it sent by the clock of before.
 const (
 	hintMagic   uint32 = 0x50524348 // "PRCH"
 	hintVersion byte   = 3
@@ -179,6 +180,29 @@ func (a heard) isNew(h hint, now time.Time) bool {
 	return true
 }
 
+// stamps tell the datagrams of a sender apart. The zero value is a sender that has sent nothing. It is not for
+// concurrent use.
+type stamps struct {
+	sender uint64
+	sent   time.Time // of the last datagram, by the wall clock, which receivers see
+}
+
+// setBack is by how much a clock is less than the last stamp if it was set back, and not only corrected.
+const setBack = time.Second
+
+// next returns the sender and the instant of the next datagram. The instants of a sender increase strictly.
+func (s *stamps) next(now time.Time) (sender uint64, sent time.Time) {
+	now = now.Round(0)
+	if s.sent.IsZero() || now.Before(s.sent.Add(-setBack)) {
+		s.sender, s.sent = mathrand.Uint64(), now
+	} else if least := s.sent.Add(time.Microsecond); now.Before(least) {
+		s.sent = least
+	} else {
+		s.sent = now
+	}
+	return s.sender, s.sent
+}
+
 // Hints receives hints by UDP.
 type Hints struct {
 	conn    *net.UDPConn
@@ -290,7 +314,7 @@ func (h *Hints) greeters(now time.Time) (addrs []netip.AddrPort) {
 // Report tells all who have greeted how late records are published, while they are late by
 // more than tellLate, until ctx ends. Then it returns nil.
 func (h *Hints) Report(ctx context.Context, of func() task.Lateness) error {
-	sender, sent := mathrand.Uint64(), time.Time{}
+	var s stamps
 	for ctxtime.Sleep(ctx, latenessWindow) {
 		l := of()
 		tell := func(kind hintKind, p task.Pace, tenants []int32) {
@@ -298,7 +322,7 @@ func (h *Hints) Report(ctx context.Context, of func() task.Lateness) error {
 				return
 			}
 			now := time.Now()
-			sent = later(now, sent)
+			sender, sent := s.next(now)
 			h.tell(now, hint{kind: kind, due: task.Instant(p.Late.Milliseconds()), rate: int64(p.PerSecond), tenants: tenants, sender: sender, sent: sent})
 		}
 		tell(hintForeground, l.Foreground, nil)

@@ -115,6 +115,27 @@ func TestReplaysAreRefused(t *testing.T) {
 	}
 }
 
+func TestHintsArriveAfterClocksWereSetBack(t *testing.T) {
+	var s stamps
+	ahead, accepted := time.UnixMicro(1_700_000_000_000_000), heard{}
+	send := func(what string, now time.Time) {
+		t.Helper()
+		sender, sent := s.next(now)
+		if !accepted.isNew(hint{sender: sender, sent: sent}, now) {
+			t.Errorf("%s: a hint is refused that was sent at %v, at %v", what, sent, now)
+		}
+	}
+	send("first", ahead)
+	send("at the same instant", ahead)
+	first := s.sender
+	send("corrected by 10 ms", ahead.Add(-10*time.Millisecond))
+	if s.sender != first {
+		t.Error("a small correction makes another sender")
+	}
+	send("set back by an hour", ahead.Add(-time.Hour))
+	send("after that", ahead.Add(-time.Hour+time.Second))
+}
+
 func FuzzHint(f *testing.F) {
 	f.Add(written(3, 5))
 	f.Fuzz(func(t *testing.T, b []byte) {
