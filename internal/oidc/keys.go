@@ -39,7 +39,7 @@ type keys struct {
 	flights singleflight.Group
 
 	mu sync.Mutex
-	// set is what was read at readAt. triedAt is when a read last began.
+	// set is what was read at readAt. triedAt is when a read last ended.
 	set             jose.JSONWebKeySet
 	readAt, triedAt time.Time
 }
@@ -79,11 +79,8 @@ func (k *keys) find(ctx context.Context, id string, a jose.SignatureAlgorithm) (
 		return key, nil
 	}
 	if due {
-		done := k.flights.DoChan("", func() (any, error) { return nil, k.refresh(context.WithoutCancel(ctx)) })
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-done:
+		if err := k.ask(ctx); err != nil {
+			return nil, err
 		}
 		key, fresh, _ = k.lookup(id, a)
 	}
@@ -94,6 +91,27 @@ func (k *keys) find(ctx context.Context, id string, a jose.SignatureAlgorithm) (
 		return nil, UnknownKey
 	}
 	return key, nil
+}
+
+// replaced returns the key that an issuer has now instead of one that find returned and that has not signed a token, as keys
+// may have no id or keep it; nil if there is none. It asks the issuer, unless somebody has just done so.
+func (k *keys) replaced(ctx context.Context, id string, a jose.SignatureAlgorithm) any {
+	if _, _, due := k.lookup(id, a); !due || k.ask(ctx) != nil {
+		return nil
+	}
+	key, _, _ := k.lookup(id, a)
+	return key
+}
+
+// ask reads the keys once for all who wait for them. Its error is that of the context.
+func (k *keys) ask(ctx context.Context) error {
+	done := k.flights.DoChan("", func() (any, error) { return nil, k.refresh(context.WithoutCancel(ctx)) })
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-done:
+		return nil
+	}
 }
 
 // lookup returns a key, or nil. fresh says that the keys are not too old to be used, due that
@@ -134,15 +152,13 @@ func (k *keys) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	began := k.c.Now()
-	k.mu.Lock()
-	k.triedAt = began
-	k.mu.Unlock()
 	set, err := k.read(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.triedAt = k.c.Now() // until then all who need a new key wait for it
 	if err != nil {
 		return err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.set, k.readAt = set, began
 	return nil
 }

@@ -152,7 +152,13 @@ func (v *Verifier) Verify(ctx context.Context, token string) (*Claims, error) {
 		return nil, err
 	}
 	registered, claims := jwt.Claims{}, &Claims{}
-	if err := parsed.Claims(key, &registered, &claims.all); err != nil {
+	err = parsed.Claims(key, &registered, &claims.all)
+	if errors.Is(err, jose.ErrCryptoFailure) {
+		if key := v.keys.replaced(ctx, header.KeyID, jose.SignatureAlgorithm(header.Algorithm)); key != nil {
+			err = parsed.Claims(key, &registered, &claims.all)
+		}
+	}
+	if err != nil {
 		if errors.Is(err, jose.ErrCryptoFailure) {
 			return nil, Signature
 		}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -200,6 +201,61 @@ func TestNewKeysAreFoundAndOldOnesForgotten(t *testing.T) {
 	}
 	if _, err := v.Verify(t.Context(), was); !errors.Is(err, UnknownKey) {
 		t.Errorf("the old key: %v", err)
+	}
+}
+
+// TestANewKeyWithoutANewIDIsFound: the key has no id, or that of the key before.
+func TestANewKeyWithoutANewIDIsFound(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"", "the same"} {
+		i := oidctest.New(t)
+		old := i.Key(id, jose.RS256)
+		v, ahead := verifier(t, i)
+		if _, err := v.Verify(t.Context(), oidctest.Sign(t, old, jose.RS256, i.Claims(nil))); err != nil {
+			t.Fatal(err)
+		}
+		i.Set(func(s *oidctest.State) { s.Keys = nil })
+		now := oidctest.Sign(t, i.Key(id, jose.RS256), jose.RS256, i.Claims(nil))
+		before := i.Requests.Load()
+		if _, err := v.Verify(t.Context(), now); !errors.Is(err, Signature) || i.Requests.Load() != before {
+			t.Errorf("key %q, within %s of the last request: %v", id, refreshGap, err)
+		}
+		ahead.Store(int64(refreshGap))
+		if _, err := v.Verify(t.Context(), now); err != nil {
+			t.Errorf("the new key %q: %v", id, err)
+		}
+		ahead.Store(int64(2 * refreshGap))
+		if _, err := v.Verify(t.Context(), oidctest.Sign(t, old, jose.RS256, i.Claims(nil))); !errors.Is(err, Signature) {
+			t.Errorf("the old key %q: %v", id, err)
+		}
+	}
+}
+
+func TestCallersAtTheSameTimeWaitForANewKey(t *testing.T) {
+	t.Parallel()
+	i := oidctest.New(t)
+	old := i.Key("old", jose.RS256)
+	v, ahead := verifier(t, i)
+	if _, err := v.Verify(t.Context(), oidctest.Sign(t, old, jose.RS256, i.Claims(nil))); err != nil {
+		t.Fatal(err)
+	}
+	now := oidctest.Sign(t, i.Key("next", jose.ES256), jose.ES256, i.Claims(nil))
+	ahead.Store(int64(refreshGap))
+	before, wait := i.Requests.Load(), make(chan struct{})
+	i.Set(func(s *oidctest.State) { s.Wait = wait })
+	first := make(chan error)
+	go func() { _, err := v.Verify(t.Context(), now); first <- err }()
+	for i.Requests.Load() == before {
+		runtime.Gosched() // the first caller has asked
+	}
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := v.Verify(impatient, now); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller is answered while the keys are read: %v", err)
+	}
+	close(wait)
+	if err := <-first; err != nil {
+		t.Error(err)
 	}
 }
 
