@@ -81,8 +81,8 @@ type Session interface {
 	WriteStrategy(ctx context.Context, data []byte, version int64) error
 	// Leave marks the member as leaving.
 	Leave(ctx context.Context) error
-	// Sweep removes other environments that had no exchange for this long, and
-	// returns their names.
+	// Sweep removes other environments that had no exchange for this long, also
+	// when it was called before, and returns their names. It is not called concurrently.
 	Sweep(ctx context.Context, staleAfter time.Duration) ([]string, error)
 	// Close removes the member and ends the session. It takes some seconds at
 	// most.

@@ -27,6 +27,10 @@
 // times in its session. Sessions may differ, while a configuration changes: then it is half of that of
 // the lease or of the member that touches, whichever is longer.
 //
+// An environment without members for long is removed with its plan and its strategy, by the second sweep of the leader
+// of another one that finds it as the sweep before has left it. After the clock has leapt by days, or the server was down
+// for as long, its members have an hour between the two to make an exchange.
+//
 // Versions are random numbers. A restored or failed-over database that has lost commits
 // therefore never accepts a write that was decided by what it has lost.
 //

@@ -296,14 +296,46 @@ func TestEnvironmentsWithoutMembersAreSwept(t *testing.T) {
 	b.join("ALIVE", "x")
 	b.join("DEAD", "y").Close()
 	b.exec("UPDATE assign_environment SET touched_at = touched_at - interval '2 hours'")
-	cleared, err := m.Sweep(t.Context(), time.Hour)
-	if err != nil || !slices.Equal(cleared, []string{"DEAD"}) {
-		t.Errorf("cleared %v, %v", cleared, err)
+	for _, want := range [][]string{nil, {"DEAD"}, nil} {
+		cleared, err := m.Sweep(t.Context(), time.Hour)
+		if err != nil || !slices.Equal(cleared, want) {
+			t.Errorf("cleared %v, %v; want %v", cleared, err, want)
+		}
 	}
 	all, err := b.registry.Environments(t.Context())
 	if want := []assign.EnvironmentState{{Name: "ALIVE", Members: 1}, {Name: "BASE", Members: 1}}; err != nil || !slices.Equal(all, want) {
 		t.Errorf("environments %v, %v", all, err)
 	}
+}
+
+// TestAnEnvironmentIsKeptWhenTheClockLeaps: or the server was down for long. In either case all its leases are over.
+func TestAnEnvironmentIsKeptWhenTheClockLeaps(t *testing.T) {
+	b := setup(t)
+	m, alive := b.join("BASE", "m"), b.join("ALIVE", "x")
+	b.must(alive.WriteStrategy(t.Context(), []byte("drain y"), strategyVersion(t, alive)))
+	for range 2 {
+		b.exec("UPDATE assign_environment SET touched_at = touched_at - interval '25 hours'")
+		b.exec("UPDATE assign_lease SET expires_at = expires_at - interval '25 hours'")
+		if cleared, err := m.Sweep(t.Context(), 24*time.Hour); err != nil || len(cleared) > 0 {
+			t.Errorf("cleared %v, %v, whose members had no time to make an exchange", cleared, err)
+		}
+		b.must(alive.Renew(t.Context()))
+		if cleared, err := m.Sweep(t.Context(), 24*time.Hour); err != nil || len(cleared) > 0 {
+			t.Errorf("cleared %v, %v, whose members are alive", cleared, err)
+		}
+	}
+	if rows, err := alive.Read(t.Context()); err != nil || string(rows.Strategy.Data) != "drain y" {
+		t.Errorf("strategy %q, %v", rows.Strategy.Data, err)
+	}
+}
+
+func strategyVersion(t *testing.T, m *member) int64 {
+	t.Helper()
+	rows, err := m.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows.Strategy.Version
 }
 
 // TestIdleMembersDoNotGrowTheTables: their updates stay in the pages that they are in.

@@ -32,8 +32,16 @@ type session struct {
 	mu   sync.Mutex // held during an exchange
 	conn *pgx.Conn  // nil: not connected
 	made time.Time  // when conn was opened
+	// idle is what the last sweep has found. Only Sweep uses it.
+	idle idleEnvironments
 	// stopListening ends the listening and returns when it has ended; nil: nobody listens.
 	stopListening func()
+}
+
+// idleEnvironments are environments in which nobody has done anything for long, and when somebody did.
+type idleEnvironments struct {
+	names   []string
+	touched []int64 // microseconds of the server's clock
 }
 
 // do calls f with the connection, which nobody else uses meanwhile.
@@ -264,14 +272,26 @@ func (s *session) Leave(ctx context.Context) error {
 	return s.exchange(ctx, func(b *pgx.Batch) { sql.Leave.Queue(b, s.Environment, s.ID) })
 }
 
-// Sweep implements [assign.Session].
+// Sweep implements [assign.Session]. What the call before has found idle it removes. A look at the clock alone
+// is not enough: after it has leapt, or the server was down, the members of an environment need time for an exchange.
 func (s *session) Sweep(ctx context.Context, staleAfter time.Duration) (cleared []string, err error) {
+	var idle idleEnvironments
 	err = s.exchange(ctx, func(b *pgx.Batch) {
-		sql.SweepEnvironments.Queue(b, s.Environment, staleAfter.Milliseconds()).Query(func(rows pgx.Rows) (err error) {
+		sql.RemoveEnvironments.Queue(b, s.idle.names, s.idle.touched).Query(func(rows pgx.Rows) (err error) {
 			cleared, err = pgx.CollectRows(rows, pgx.RowTo[string])
 			return err
 		})
+		sql.IdleEnvironments.Queue(b, s.Environment, staleAfter.Milliseconds()).Query(func(rows pgx.Rows) error {
+			var name string
+			var touched int64
+			_, err := pgx.ForEachRow(rows, []any{&name, &touched}, func() error {
+				idle.names, idle.touched = append(idle.names, name), append(idle.touched, touched)
+				return nil
+			})
+			return err
+		})
 	})
+	s.idle = idle
 	return cleared, err
 }
 

@@ -110,11 +110,19 @@ SELECT e.format FROM assign_environment e WHERE e.name = @environment;
 SELECT e.name, (SELECT count(*) FROM assign_lease l WHERE l.environment = e.name AND l.expires_at > clock_timestamp())
   FROM assign_environment e ORDER BY e.name LIMIT 1000;
 
--- name: SweepEnvironments(environment text, stale_ms int8)
--- Removes other environments in which nobody has done anything for long.
-DELETE FROM assign_environment e
+-- fragment: touched_us
+(extract(epoch FROM e.touched_at) * 1000000)::int8
+
+-- name: IdleEnvironments(environment text, stale_ms int8)
+-- Returns other environments in which nobody has done anything for long, and when somebody did.
+SELECT e.name, {{touched_us}} FROM assign_environment e
  WHERE e.name <> @environment AND e.touched_at < clock_timestamp() - @stale_ms * interval '1 millisecond'
    AND NOT EXISTS (SELECT FROM assign_lease l WHERE l.environment = e.name AND l.expires_at > clock_timestamp())
+ ORDER BY e.name LIMIT 1000;
+
+-- name: RemoveEnvironments(names text[], touched_us int8[])
+-- Removes environments in which nobody has done anything since.
+DELETE FROM assign_environment e USING unnest(@names, @touched_us) AS u (name, touched) WHERE e.name = u.name AND {{touched_us}} = u.touched
 RETURNING e.name;
 
 -- name: Authority()
