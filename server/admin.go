@@ -21,6 +21,7 @@ const maxTenantNameBytes = 63
 type adminService struct {
 	perceptorv1.UnimplementedAdminServiceServer
 	store    Admin
+	now      func(ctx context.Context) (task.Instant, error) // of the databases
 	settings *settings
 	quotas   *quotas
 	unheld   *unheld
@@ -41,7 +42,11 @@ func (s *adminService) CreateTenant(ctx context.Context, r *perceptorv1.CreateTe
 }
 
 func (s *adminService) UpdateTenant(ctx context.Context, r *perceptorv1.UpdateTenantRequest) (*perceptorv1.Tenant, error) {
-	change, faults := tenantChange(r)
+	now, err := s.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	change, faults := tenantChange(r, now)
 	if len(faults) > 0 {
 		return nil, invalid(faults)
 	}
@@ -57,13 +62,14 @@ func (s *adminService) UpdateTenant(ctx context.Context, r *perceptorv1.UpdateTe
 	return tenantReply(updated), nil
 }
 
-func tenantChange(r *perceptorv1.UpdateTenantRequest) (c TenantChange, faults []task.Fault) {
+func tenantChange(r *perceptorv1.UpdateTenantRequest, now task.Instant) (c TenantChange, faults []task.Fault) {
 	check := &reader{}
 	check.tenantName("name", r.Name)
 	if r.Tenant == nil {
 		return c, append(check.faults, faultf("tenant", "is missing"))
 	}
 	t, wrong := tenantSettings(r.Tenant)
+	t.Rates.Ahead = aheadOf(r.Tenant, now)
 	faults = slices.Concat(check.faults, under("tenant", wrong))
 	if len(r.UpdateMask.GetPaths()) == 0 {
 		return c, append(faults, faultf("update_mask", "is missing, so the call would change nothing"))
@@ -94,8 +100,8 @@ func newTenant(t *perceptorv1.Tenant) (Tenant, []task.Fault) {
 	r.tenantName("name", t.Name)
 	tenant, faults := tenantSettings(t)
 	tenant.Name = t.Name
-	if tenant.Rates.Ahead = (task.Ahead{}); !t.PublishWhenDue {
-		tenant.Rates.Ahead.From = task.At(time.Now()) // it has no listeners yet
+	if !t.PublishWhenDue {
+		tenant.Rates.Ahead.From = 1 // by every clock: it has no listeners yet
 	}
 	return tenant, under("tenant", append(r.faults, faults...))
 }

@@ -58,7 +58,7 @@ func (r *reader) rates(t *perceptorv1.Tenant) task.Rates {
 		DispatchRate: t.DispatchRate, DispatchBurst: t.DispatchBurst, Weight: t.Weight, AddRate: t.AddRate,
 		MaxBacklog: t.MaxBacklog, Paused: t.Paused, PausedKinds: slices.Clone(t.PausedKinds), KindCaps: t.KindCaps,
 		Quotas: quotas, HistorySlowMs: slow.Milliseconds(), HistorySample: t.HistorySample,
-		PayloadRecords: t.PayloadRecords, Ahead: aheadOf(t, task.At(time.Now())),
+		PayloadRecords: t.PayloadRecords,
 	}
 	slices.Sort(rates.PausedKinds)
 	rates.PausedKinds = slices.Compact(rates.PausedKinds)

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"net/http"
 	"strings"
@@ -276,6 +277,35 @@ func TestAKeyThatHasEndedByTheDatabasesClockIsNotHandedOut(t *testing.T) {
 	}
 }
 
+func TestRunsComeAheadByTheDatabasesClock(t *testing.T) {
+	var got TenantChange
+	now := task.At(time.Now().Add(time.Hour)) // the clock of this process is an hour behind
+	s := &adminService{
+		store: fakeUpdates{change: &got}, now: func(context.Context) (task.Instant, error) { return now, nil },
+		settings: newSettings(), unheld: &unheld{}, log: slog.New(slog.DiscardHandler),
+	}
+	ctx := context.WithValue(t.Context(), identityKey{}, &Identity{})
+	for due, want := range map[bool]task.Ahead{true: task.EndAhead(now), false: task.StartAhead(now)} {
+		_, err := s.UpdateTenant(ctx, &perceptorv1.UpdateTenantRequest{
+			Name: "acme", Tenant: &perceptorv1.Tenant{PublishWhenDue: due}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"publish_when_due"}},
+		})
+		if err != nil || *got.Rates.Ahead != want {
+			t.Errorf("publish_when_due %t: %+v, %v; want %+v", due, got.Rates.Ahead, err, want)
+		}
+	}
+}
+
+// fakeUpdates keeps the last change of a tenant.
+type fakeUpdates struct {
+	Admin
+	change *TenantChange
+}
+
+func (f fakeUpdates) UpdateTenant(_ context.Context, _ string, c TenantChange) (Tenant, error) {
+	*f.change = c
+	return Tenant{}, nil
+}
+
 // TestAListenerThatDoesNotHoldRunsIsRefused also checks what an operator can do about it, and that the refusal says so.
 func TestAListenerThatDoesNotHoldRunsIsRefused(t *testing.T) {
 	s := &runService{delivery: func(Tenant) Delivery { return Delivery{} }, now: func() task.Instant { return task.At(time.Now()) }, unheld: &unheld{}}
@@ -297,7 +327,7 @@ func TestAListenerThatDoesNotHoldRunsIsRefused(t *testing.T) {
 	}
 	change, faults := tenantChange(&perceptorv1.UpdateTenantRequest{
 		Name: "acme", Tenant: &perceptorv1.Tenant{PublishWhenDue: true}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"publish_when_due"}},
-	})
+	}, task.At(time.Now()))
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
@@ -309,7 +339,7 @@ func TestAListenerThatDoesNotHoldRunsIsRefused(t *testing.T) {
 	if err := ask(created.Rates, false); err != nil {
 		t.Errorf("a minute after publish_when_due was set: %v", err)
 	}
-	admin := &adminService{unheld: s.unheld}
+	admin := &adminService{now: new(fakeTasks).Now, unheld: s.unheld}
 	_, err := admin.UpdateTenant(t.Context(), &perceptorv1.UpdateTenantRequest{
 		Name: "acme", Tenant: &perceptorv1.Tenant{}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"publish_when_due"}},
 	})

@@ -5,7 +5,7 @@ import "time"
 // Ahead says when the runs of a tenant may be published before they are due. All its listeners must hold runs then: a
 // listener that calls handlers as soon as records come would call them too early. So listeners that do not hold runs are
 // refused, and the times make sure that none of them still reads when the first run comes ahead, or reads before the last one
-// has come. Processes compare them with their own clocks, which may differ by half a minute. The zero value is never.
+// has come. They are by the databases' clock, which may differ by half a minute between databases, and as a process knows it. The zero value is never.
 type Ahead struct {
 	// From is when it begins. 0: it does not.
 	From Instant `json:"from,omitempty"`
@@ -43,7 +43,7 @@ func (a Ahead) Ending(now Instant) time.Duration {
 }
 
 // changed returns a with a change. What is on or off already does not change. The end counts even if runs have not come ahead yet: a
-// dispatcher may still go by an earlier setting by which they do, or its clock may say so.
+// dispatcher may still go by an earlier setting by which they do, or its database's clock may say so.
 func (a Ahead) changed(to Ahead) Ahead {
 	if a.On() == to.On() {
 		return a

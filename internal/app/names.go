@@ -130,7 +130,7 @@ func (n *names) Holds(tenant int32) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	t := n.cache[tenant]
-	return t != nil && !t.payloadRecords && now.After(n.notBefore) && now.Sub(n.compared) < holdFor && t.ahead.Covers(task.At(now))
+	return t != nil && !t.payloadRecords && now.After(n.notBefore) && now.Sub(n.compared) < holdFor && t.ahead.Covers(n.store.Now())
 }
 
 func (n *names) ids() []int32 {
