@@ -121,7 +121,9 @@ func TestWrongKeysAndTypesAreNamed(t *testing.T) {
 		{"unknown key", "taskd: {grcp_addr: x}", "", "unknown key taskd.grcp_addr; did you mean taskd.grpc_addr?"},
 		{"unknown section", "postgre: {max_connections: 1}", "", "unknown key postgre.max_connections; did you mean postgres.max_connections?"},
 		{"unknown top key", "start_timout: 1s", "", "unknown key start_timout; did you mean start_timeout?"},
-		{"empty unknown section", "kafak: {}", "", "unknown key kafak"},
+		{"empty unknown section", "kafak: {}", "", "unknown key kafak; did you mean kafka?"},
+		{"unknown section that is a value", "taskd: {oidcc: 1}", "", "unknown key taskd.oidcc; did you mean taskd.oidc?"},
+		{"nothing alike", "database: {dsn: x}", "", "unknown key database.dsn"},
 		{"unknown server key", "postgres: {servers: [{dns: x}]}", "", "unknown key postgres.servers[0].dns; did you mean postgres.servers[0].dsn?"},
 		{"unknown variable", "", "PERCEPTOR_TASKD_GRCP_ADDR=x", "unknown environment variable PERCEPTOR_TASKD_GRCP_ADDR; did you mean PERCEPTOR_TASKD_GRPC_ADDR?"},
 		{"duration without unit", "taskd: {grace: 10}", "", `taskd.grace: "10" is not a duration, such as 1s or 250ms`},
@@ -147,6 +149,9 @@ func TestWrongKeysAndTypesAreNamed(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q in it", err, c.want)
 			}
+			if c.name == "nothing alike" && err != nil && strings.Contains(err.Error(), "did you mean") {
+				t.Errorf("got %v, a wrong hint", err)
+			}
 			if err != nil && strings.Contains(err.Error(), "12345") {
 				t.Errorf("a secret is shown: %v", err)
 			}
@@ -156,7 +161,7 @@ func TestWrongKeysAndTypesAreNamed(t *testing.T) {
 
 func TestAllFaultsAreNamedAtOnce(t *testing.T) {
 	_, err := load(t, "a: 1\ntaskd: {grace: 1}", []string{"PERCEPTOR_B=1"})
-	for _, want := range []string{"unknown key a;", "taskd.grace", "PERCEPTOR_B"} {
+	for _, want := range []string{"unknown key a", "taskd.grace", "PERCEPTOR_B"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
 		}

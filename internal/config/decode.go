@@ -9,6 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/perceptor/perceptor/internal/duration"
+	"github.com/perceptor/perceptor/internal/spelling"
 )
 
 // decoder converts the values of sources to typed values and collects faults.
@@ -29,7 +30,12 @@ func (d *decoder) unknown(name string) {
 			return
 		}
 	}
-	d.fault("unknown key %s; did you mean %s?", name, nearest(name, names(keys, func(k Key) string { return k.Name })))
+	meant := nearest(name, append(sectionNames(), names(keys, func(k Key) string { return k.Name })...))
+	if 2*spelling.Distance(name, meant) > max(len(name), len(meant)) { // no misspelling of it
+		d.fault("unknown key %s", name)
+		return
+	}
+	d.fault("unknown key %s; did you mean %s?", name, meant)
 }
 
 func (d *decoder) mistyped(k Key, v any, from string) {

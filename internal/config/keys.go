@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -112,6 +113,19 @@ func (k Key) typeName() string {
 		return "a list of texts"
 	}
 	return "a text"
+}
+
+// sectionNames returns the names of the sections, such as taskd and taskd.tls.
+func sectionNames() []string {
+	found := map[string]bool{}
+	for _, k := range keys {
+		for i, c := range k.Name {
+			if c == '.' {
+				found[k.Name[:i]] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
 }
 
 // nearest returns the known name with the smallest edit distance to name.
