@@ -42,9 +42,12 @@ func (s *adminService) CreateTenant(ctx context.Context, r *perceptorv1.CreateTe
 }
 
 func (s *adminService) UpdateTenant(ctx context.Context, r *perceptorv1.UpdateTenantRequest) (*perceptorv1.Tenant, error) {
-	now, err := s.now(ctx)
-	if err != nil {
-		return nil, err
+	var now task.Instant
+	if slices.Contains(r.UpdateMask.GetPaths(), "publish_when_due") { // other changes, such as a pause, wait for no clock
+		var err error
+		if now, err = s.now(ctx); err != nil {
+			return nil, err
+		}
 	}
 	change, faults := tenantChange(r, now)
 	if len(faults) > 0 {
