@@ -420,9 +420,24 @@ func (e *examination) members(ctx context.Context, admin *assign.Admin, place st
 	case len(o.Members) == 0:
 		e.add(Failed, "assignment", "%s; no dispatcher is a member, so no task fires", where)
 		e.cure("start a dispatcher; if one runs, its log says why it is none")
+	case len(sameNames(o.Members)) > 0:
+		e.add(Warning, "assignment", "%s; members: %d, of which some have the same name: %s", where, len(o.Members), strings.Join(sameNames(o.Members), ", "))
+		e.cure("give each dispatcher a dispatcher.name of its own; one that was killed and started again has two entries for some seconds")
 	default:
 		e.add(OK, "assignment", "%s; members: %d", where, len(o.Members))
 	}
+}
+
+// sameNames returns the names that two or more members have. The assignment tells such members apart, but people do not.
+func sameNames(members []assign.MemberState) (names []string) {
+	count := map[string]int{}
+	for _, m := range members {
+		if count[m.Info.Name]++; count[m.Info.Name] == 2 {
+			names = append(names, m.Info.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // zookeeper checks the servers, and reports whether the assignment can be read there.

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,5 +52,19 @@ func TestDispatchersThatAreGoneAreNoticedThoughTheirShardsKeepTheirOwner(t *test
 				t.Errorf("no dispatcher runs: %+v", f)
 			}
 		})
+	}
+}
+
+func TestMembersWithTheSameNameAreFound(t *testing.T) {
+	t.Parallel()
+	var members []assign.MemberState
+	for _, name := range []string{"b", "a", "b", "c", "a", "b"} {
+		members = append(members, assign.MemberState{Info: assign.MemberInfo{Name: name}})
+	}
+	if got := sameNames(members); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("%v", got)
+	}
+	if got := sameNames(members[:2]); len(got) > 0 {
+		t.Errorf("%v of members with names of their own", got)
 	}
 }
