@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -70,14 +69,14 @@ func newLogins(c *config.Taskd, t *tenants, log *slog.Logger) (*logins, error) {
 func issuerClient(c *config.OIDC, log *slog.Logger) (*http.Client, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableKeepAlives = true
-	if c.CAFile != "" {
-		source, err := certs.Open(certs.Files{CA: c.CAFile}, certs.Names{CA: "taskd.oidc.ca_file"}, log)
-		if err != nil {
-			return nil, err
-		}
-		transport.DialTLSContext = source.Dialer((&net.Dialer{}).DialContext)
+	if c.CAFile == "" {
+		return &http.Client{Transport: transport}, nil
 	}
-	return &http.Client{Transport: transport}, nil
+	source, err := certs.Open(certs.Files{CA: c.CAFile}, certs.Names{CA: "taskd.oidc.ca_file"}, log)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: source.Transport(transport)}, nil
 }
 
 // run reads the keys of the issuer, if there is one, until ctx ends.
