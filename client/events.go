@@ -38,8 +38,8 @@ type Events struct {
 	// PutOff is called for a record that is snoozed without calling its
 	// handler, because its kind is busy; see [MaxConcurrent].
 	PutOff func(d Delivery, after time.Duration)
-	// Poison is called for a record that cannot be decoded. The record is
-	// skipped.
+	// Poison is called for a record that cannot be decoded, or for a batch of
+	// records that is too large to be unpacked, with its last offset. Both are skipped.
 	Poison func(partition int, offset int64, err error)
 	// Forged is called for a record that the service has not signed: its signature
 	// is missing or wrong, or is made with a key that is unknown or has ended. The

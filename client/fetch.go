@@ -48,7 +48,7 @@ type feed struct {
 
 // Bounds of a fetch. A broker returns the first records even if they are larger.
 const (
-	fetchBytes     = 8 << 20 // of all partitions of a broker; it may be held three times
+	fetchBytes     = 8 << 20 // of all partitions of a broker; it may be held four times
 	partitionBytes = 1 << 20
 	// leadersTTL is how old the known leaders may be while nothing fails, and renewEvery the
 	// shortest time between two questions because something failed.
@@ -257,7 +257,7 @@ func (f *fetcher) readFrom(feeds []*feed) (rest []*feed, fetched bool, err error
 
 // fetch asks the leader of partitions for records and waits until there are some, or for the
 // longest duration of a fetch.
-func (f *fetcher) fetch(feeds []*feed) (*fetch.Response, error) {
+func (f *fetcher) fetch(feeds []*feed) (*boundedAnswer, error) {
 	ctx, cancel := context.WithTimeout(f.ctx, silenceLimit)
 	defer cancel()
 	from := make([]fetch.RequestPartition, len(feeds))
@@ -266,14 +266,14 @@ func (f *fetcher) fetch(feeds []*feed) (*fetch.Response, error) {
 			Partition: int32(feed.tracker.partition), FetchOffset: feed.from, PartitionMaxBytes: partitionBytes, CurrentLeaderEpoch: -1, LogStartOffset: -1,
 		}
 	}
-	res, err := f.transport.RoundTrip(ctx, f.addr, &fetch.Request{
+	res, err := f.transport.RoundTrip(ctx, f.addr, &boundedFetch{client: f.transport.ClientID, Request: fetch.Request{
 		ReplicaID: -1, MaxWaitTime: int32(f.times.maxWait.Milliseconds()), MinBytes: 1, MaxBytes: fetchBytes, SessionID: -1, SessionEpoch: -1,
 		Topics: []fetch.RequestTopic{{Topic: f.topic, Partitions: from}},
-	})
+	}})
 	if err != nil {
 		return nil, err
 	}
-	r, ok := res.(*fetch.Response)
+	r, ok := res.(*boundedAnswer)
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("the broker answered a fetch with %T", res)
@@ -285,7 +285,7 @@ func (f *fetcher) fetch(feeds []*feed) (*fetch.Response, error) {
 
 // partsOf returns what a response has of the partitions that were asked for, and moves their
 // offsets. It leaves out those without news.
-func partsOf(r *fetch.Response, feeds []*feed) (parts []part) {
+func partsOf(r *boundedAnswer, feeds []*feed) (parts []part) {
 	for _, topic := range r.Topics {
 		for i := range topic.Partitions {
 			p := &topic.Partitions[i]
@@ -296,6 +296,11 @@ func partsOf(r *fetch.Response, feeds []*feed) (parts []part) {
 			f := feeds[at]
 			if p.ErrorCode != 0 {
 				parts = append(parts, part{feed: f, err: kafka.Error(p.ErrorCode)})
+				continue
+			}
+			if e := r.tooLarge[p.Partition]; e != nil {
+				f.from = e.next
+				parts = append(parts, part{feed: f, err: e})
 				continue
 			}
 			records, err := recordsOf(p, f.from)
@@ -352,11 +357,14 @@ func (f *fetcher) deliverAll(parts []part) {
 			p.next = f.checkGap(m, p.next)
 			f.deliver(f.ctx, p.tracker, m)
 		}
+		var large *batchTooLargeError
 		switch {
 		case f.ctx.Err() != nil:
 			return
 		case p.err == nil:
 			continue
+		case errors.As(p.err, &large):
+			f.skipBatch(p.feed, large)
 		case errors.Is(p.err, kafka.OffsetOutOfRange):
 			f.afterGap(p.feed)
 		default:
@@ -367,6 +375,13 @@ func (f *fetcher) deliverAll(parts []part) {
 	if len(again) > 0 {
 		f.working.Go(func() { f.readLater(again) })
 	}
+}
+
+// skipBatch skips a batch of records as one.
+func (f *fetcher) skipBatch(p *feed, large *batchTooLargeError) {
+	m := kafka.Message{Partition: p.tracker.partition, Offset: large.next - 1}
+	f.refuse(p.tracker, &m, "records cannot be unpacked; skipping their batch", f.l.cfg.Events.Poison, &f.l.poison, large)
+	p.next = large.next
 }
 
 // dial opens a connection that ends with f and does not wait for a silent broker.

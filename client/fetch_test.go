@@ -142,7 +142,7 @@ func TestARecordThatCannotBeReadHidesNoOther(t *testing.T) {
 			Partition: int32(p), RecordSet: protocol.RecordSet{Records: records},
 		})
 	}
-	parts := partsOf(response, feeds)
+	parts := partsOf(&boundedAnswer{Response: response}, feeds)
 	if len(parts) != 2 || len(parts[0].records) != 2 || parts[0].err != nil || len(parts[1].records) != 2 || !errors.Is(parts[1].err, errBroken) {
 		t.Fatalf("parts = %+v, want two records of each of two partitions, and an error of the second", parts)
 	}
