@@ -27,7 +27,7 @@ import (
 // baseCommit is the release before this tree: a commit whose programs tolerate one version
 // of difference. After a release it becomes the commit of that release. Until the first
 // release, migrations may be changed in place; then it becomes a commit that has the change.
-const baseCommit = "d350cdb58aa3c3bba31dc36679e279fa29b326f4"
+const baseCommit = "52fd098a4752f58a17ad36b32a3f312ebf496baf"
 
 // TestAnUpgradeAndItsRollbackUnderLoadKeepTheContract exchanges every process of the base by
 // its synthetic successor, back, and forth again, one after the other, while tasks fire.
