@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -34,11 +35,15 @@ func DataError(err error) bool {
 	return errors.As(err, &pg) && len(pg.Code) == 5 && (pg.Code[:2] == "22" || pg.Code[:2] == "23")
 }
 
-// DataCorrupted reports whether err means that PostgreSQL cannot read what it has stored, such as a large
-// value of which a part is missing.
+// ofValues are the source files of PostgreSQL that read large values. Others have the same code for a block that
+// cannot be read, which may be so for a moment only, and says nothing about one value.
+var ofValues = []string{"heaptoast.c", "detoast.c", "toast_internals.c", "toast_compression.c"}
+
+// DataCorrupted reports whether err means that PostgreSQL cannot read a large value that it has stored, of
+// which a part is missing or damaged.
 func DataCorrupted(err error) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == dataCorrupted
+	return errors.As(err, &pg) && pg.Code == dataCorrupted && slices.Contains(ofValues, pg.File)
 }
 
 // Damaged returns the error of a call about a task that PostgreSQL cannot read any more, or err itself if
