@@ -16,9 +16,12 @@ type reading struct {
 	at     time.Time
 }
 
-// set learns what a database's clock shows now; 0: nothing.
-func (c *clock) set(now task.Instant) {
-	if now > 0 {
+// answeredWithin is how long the answer to a question may take from which the clock is learned. It is behind by what the answer took.
+const answeredWithin = time.Second
+
+// set learns what a database's clock showed when it answered a question that was asked at asked; 0: nothing.
+func (c *clock) set(now task.Instant, asked time.Time) {
+	if now > 0 && (time.Since(asked) <= answeredWithin || c.read.Load() == nil) {
 		c.read.Store(&reading{now, time.Now()})
 	}
 }

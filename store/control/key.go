@@ -220,6 +220,7 @@ type Versions struct {
 // TenantVersions returns the versions of the settings of those tenants that exist.
 func (s *Store) TenantVersions(ctx context.Context, ids []int32) (Versions, error) {
 	ask := func(ctx context.Context, pool *pgxpool.Pool) (Versions, error) {
+		asked := time.Now()
 		rows, err := sql.TenantVersions.Query(ctx, pool, ids)
 		if err != nil {
 			return Versions{}, err
@@ -229,7 +230,7 @@ func (s *Store) TenantVersions(ctx context.Context, ids []int32) (Versions, erro
 		var version int64
 		var now task.Instant
 		_, err = pgx.ForEachRow(rows, []any{&id, &version, &now}, func() error { v.Of[id] = version; return nil })
-		s.clock.set(now)
+		s.clock.set(now, asked)
 		return v, err
 	}
 	if v, err := askOne(ctx, s, 0, ask); err == nil {

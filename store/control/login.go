@@ -106,9 +106,10 @@ func (s *Store) holderOf(ctx context.Context, pool *pgxpool.Pool, id string) (h 
 	var rates *task.Rates
 	var keys *[]Key
 	var now task.Instant
+	asked := time.Now()
 	err = sql.Authenticate.QueryRow(ctx, pool, id).Scan(&h.hash, (*int32)(&h.Scopes), &owner, &h.expiresIn, &h.revokedIn,
 		&tenantID, &uid, &name, &params, &retention, &created, &history, &rates, &keys, &version, &now)
-	s.clock.set(now)
+	s.clock.set(now, asked)
 	h.ofTenant, h.hasTenant = owner != nil, tenantID != nil
 	for _, ms := range []*int64{h.expiresIn, h.revokedIn} {
 		if ms != nil && (h.Left == 0 || *ms < h.Left.Milliseconds()) {

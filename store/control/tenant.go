@@ -200,6 +200,7 @@ func (s *Store) Deleted(ctx context.Context, id int32) (bool, error) {
 
 func (s *Store) oneTenant(ctx context.Context, statement *statement.Statement, key any) (Tenant, error) {
 	return read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (Tenant, error) {
+		asked := time.Now()
 		rows, err := statement.Query(ctx, pool, key)
 		if err != nil {
 			return Tenant{}, err
@@ -209,7 +210,7 @@ func (s *Store) oneTenant(ctx context.Context, statement *statement.Statement, k
 		if errors.Is(err, pgx.ErrNoRows) {
 			return t, noTenant(key)
 		}
-		s.clock.set(now)
+		s.clock.set(now, asked)
 		return t, err
 	})
 }
