@@ -134,16 +134,21 @@ func (g *engine) admit(ctx context.Context) bool {
 	if !full() {
 		return !g.stopping && ctx.Err() == nil
 	}
+	g.waitWhile(ctx, func() bool { return full() && !g.stopping })
+	return !g.stopping && ctx.Err() == nil
+}
+
+// waitWhile waits until cond is false or ctx ends. The caller holds the lock, and so does cond.
+func (g *engine) waitWhile(ctx context.Context, cond func() bool) {
 	unhook := context.AfterFunc(ctx, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.changed.Broadcast()
 	})
 	defer unhook()
-	for full() && !g.stopping && ctx.Err() == nil {
+	for cond() && ctx.Err() == nil {
 		g.changed.Wait()
 	}
-	return !g.stopping && ctx.Err() == nil
 }
 
 // step calls decide under the lock and performs the actions that it returns.

@@ -78,17 +78,9 @@ func (g *engine) allDeaf(now time.Time, least time.Duration) bool {
 // awaitWorker waits while all workers are held by handlers that ignore the end of their contexts. It returns false if ctx
 // ends first.
 func (g *engine) awaitWorker(ctx context.Context) bool {
-	unhook := context.AfterFunc(ctx, func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.changed.Broadcast()
-	})
-	defer unhook()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for g.deaf == g.l.cfg.Workers && ctx.Err() == nil {
-		g.changed.Wait()
-	}
+	g.waitWhile(ctx, func() bool { return g.deaf == g.l.cfg.Workers })
 	return ctx.Err() == nil
 }
 

@@ -13,16 +13,7 @@ import (
 )
 
 func TestDeadRunsComeToTopicsOfTheirTenantsThatAreMadeOnDemand(t *testing.T) {
-	tenants := names{1: "t-shop", 2: "t-bank"}
-	c := broker(t, tenants)
-	topics, err := NewTopics(Config{Brokers: c.ListenAddrs()}, TopicConfig{Prefix: "t-", Replication: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := NewDeadLetters(Config{Brokers: c.ListenAddrs()}, topics, tenants)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, topics, c := deadLetters(t, names{1: "t-shop", 2: "t-bank"})
 	var runs []*task.DeadLetter
 	for i := range 6 {
 		runs = append(runs, &task.DeadLetter{DeadRun: task.DeadRun{
@@ -53,10 +44,9 @@ func TestDeadRunsComeToTopicsOfTheirTenantsThatAreMadeOnDemand(t *testing.T) {
 	}
 }
 
-// deadRuns returns dead runs of one task, and so of one partition, with params of the given sizes, and what publishes them.
-func deadRuns(t *testing.T, sizes []int, opts ...kfake.Opt) ([]*task.DeadLetter, *DeadLetters, *kfake.Cluster) {
+// deadLetters returns what publishes dead runs of tenants, and the broker.
+func deadLetters(t *testing.T, tenants names, opts ...kfake.Opt) (*DeadLetters, *Topics, *kfake.Cluster) {
 	t.Helper()
-	tenants := names{1: "t-shop"}
 	c := broker(t, tenants, opts...)
 	topics, err := NewTopics(Config{Brokers: c.ListenAddrs()}, TopicConfig{Prefix: "t-", Replication: 1})
 	if err != nil {
@@ -66,6 +56,13 @@ func deadRuns(t *testing.T, sizes []int, opts ...kfake.Opt) ([]*task.DeadLetter,
 	if err != nil {
 		t.Fatal(err)
 	}
+	return d, topics, c
+}
+
+// deadRuns returns dead runs of one task, and so of one partition, with params of the given sizes, and what publishes them.
+func deadRuns(t *testing.T, sizes []int, opts ...kfake.Opt) ([]*task.DeadLetter, *DeadLetters, *kfake.Cluster) {
+	t.Helper()
+	d, _, c := deadLetters(t, names{1: "t-shop"}, opts...)
 	var runs []*task.DeadLetter
 	for i, bytes := range sizes {
 		runs = append(runs, &task.DeadLetter{Params: paramsOf(bytes), Terms: task.Terms{AckTimeout: time.Minute}, DeadRun: task.DeadRun{

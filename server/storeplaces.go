@@ -73,6 +73,11 @@ func (p *storePlaces) enter(ctx context.Context, method string, tenant int32) (l
 	case scanning[method]:
 		pool = p.scans
 	}
+	return placeIn(ctx, pool, tenant)
+}
+
+// placeIn waits for a place of a pool. leave returns it.
+func placeIn(ctx context.Context, pool *share.Pool[int32], tenant int32) (leave func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, placeWithin, errTenantBusy)
 	defer cancel()
 	if err := pool.Wait(ctx, tenant, 1); err != nil {
@@ -95,10 +100,5 @@ func (p *rulePlaces) enter(ctx context.Context, tenant int32, tasks []*perceptor
 	if p == nil || !slices.ContainsFunc(tasks, ruled) {
 		return func() {}, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, placeWithin, errTenantBusy)
-	defer cancel()
-	if err := p.pool.Wait(ctx, tenant, 1); err != nil {
-		return nil, err
-	}
-	return func() { p.pool.Give(tenant, 1) }, nil
+	return placeIn(ctx, p.pool, tenant)
 }

@@ -3,6 +3,7 @@ package shards
 import (
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -157,6 +158,13 @@ func byFarRule(at task.Instant) func(*task.Spec) {
 	}
 }
 
+// addFar adds tasks with such a rule, which are due then.
+func (b *bundle) addFar(kind task.Type, n int) []task.ID {
+	ids := b.add(slices.Repeat([]task.Spec{b.spec(kind, byFarRule(b.now.Add(10*time.Second)))}, n)...)
+	b.advance(20 * time.Second)
+	return ids
+}
+
 // littleTime suffices for one or two such tasks in a transaction.
 func littleTime(c *Config) { c.stepsWithin = 2 * time.Millisecond }
 
@@ -164,13 +172,7 @@ func littleTime(c *Config) { c.stepsWithin = 2 * time.Millisecond }
 // no claim of its database would ever succeed.
 func TestSchedulesThatTakeLongDoNotTakeAllTheTimeOfAClaim(t *testing.T) {
 	b := setup(t, nearOnly, littleTime)
-	const n = 20
-	specs := make([]task.Spec, n)
-	for i := range specs {
-		specs[i] = b.spec(task.NonBlocking, byFarRule(b.now.Add(10*time.Second)))
-	}
-	ids := b.add(specs...)
-	b.advance(20 * time.Second)
+	ids := b.addFar(task.NonBlocking, 20)
 	called, claims := map[task.ID]int{}, 0
 	for more := true; more; claims++ {
 		c := b.claim(task.RangeForm)
@@ -195,15 +197,9 @@ func TestSchedulesThatTakeLongDoNotTakeAllTheTimeOfAClaim(t *testing.T) {
 // TestResultsOfSchedulesThatTakeLongAreStoredInParts: as for claims, one transaction may not compute for seconds.
 func TestResultsOfSchedulesThatTakeLongAreStoredInParts(t *testing.T) {
 	b := setup(t, nearOnly, littleTime)
-	const n = 20
-	specs := make([]task.Spec, n)
-	for i := range specs {
-		specs[i] = b.spec(task.Blocking, byFarRule(b.now.Add(10*time.Second)))
-	}
-	ids := b.add(specs...)
-	b.advance(20 * time.Second)
+	ids := b.addFar(task.Blocking, 20)
 	b.claim(task.RangeForm)
-	reports, started, asked := make([]task.Report, n), make([]task.Attempt, n), 0
+	reports, started, asked := make([]task.Report, len(ids)), make([]task.Attempt, len(ids)), 0
 	for i, id := range ids {
 		reports[i], started[i] = success(id, 1, 1, 7), attempt(id, 1, 1)
 	}

@@ -163,8 +163,8 @@ func ReadPacks(ctx context.Context, q kernel.Querier, names []int64) ([]PackKeys
 		return []PackKeys{{Copy: Copy{Pack: PackName(names[0]), Damaged: &reason}}}, nil
 	}
 	packs = nil
-	for name := range slices.Chunk(slices.Sorted(slices.Values(names)), 1) {
-		one, err := ReadPacks(ctx, q, name)
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		one, err := ReadPacks(ctx, q, []int64{name})
 		if err != nil {
 			return nil, err
 		}
