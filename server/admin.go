@@ -21,7 +21,7 @@ const maxTenantNameBytes = 63
 type adminService struct {
 	perceptorv1.UnimplementedAdminServiceServer
 	store    Admin
-	now      func(ctx context.Context) (task.Instant, error) // of the databases
+	now      func() task.Instant // of the databases
 	settings *settings
 	quotas   *quotas
 	unheld   *unheld
@@ -42,14 +42,7 @@ func (s *adminService) CreateTenant(ctx context.Context, r *perceptorv1.CreateTe
 }
 
 func (s *adminService) UpdateTenant(ctx context.Context, r *perceptorv1.UpdateTenantRequest) (*perceptorv1.Tenant, error) {
-	var now task.Instant
-	if slices.Contains(r.UpdateMask.GetPaths(), "publish_when_due") { // other changes, such as a pause, wait for no clock
-		var err error
-		if now, err = s.now(ctx); err != nil {
-			return nil, err
-		}
-	}
-	change, faults := tenantChange(r, now)
+	change, faults := tenantChange(r, s.now())
 	if len(faults) > 0 {
 		return nil, invalid(faults)
 	}

@@ -281,7 +281,7 @@ func TestRunsComeAheadByTheDatabasesClock(t *testing.T) {
 	var got TenantChange
 	now := task.At(time.Now().Add(time.Hour)) // the clock of this process is an hour behind
 	s := &adminService{
-		store: fakeUpdates{change: &got}, now: func(context.Context) (task.Instant, error) { return now, nil },
+		store: fakeUpdates{change: &got}, now: func() task.Instant { return now },
 		settings: newSettings(), unheld: &unheld{}, log: slog.New(slog.DiscardHandler),
 	}
 	ctx := context.WithValue(t.Context(), identityKey{}, &Identity{})
@@ -339,7 +339,7 @@ func TestAListenerThatDoesNotHoldRunsIsRefused(t *testing.T) {
 	if err := ask(created.Rates, false); err != nil {
 		t.Errorf("a minute after publish_when_due was set: %v", err)
 	}
-	admin := &adminService{now: new(fakeTasks).Now, unheld: s.unheld}
+	admin := &adminService{now: s.now, unheld: s.unheld}
 	_, err := admin.UpdateTenant(t.Context(), &perceptorv1.UpdateTenantRequest{
 		Name: "acme", Tenant: &perceptorv1.Tenant{}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"publish_when_due"}},
 	})

@@ -169,7 +169,7 @@ func New(c Config, d Deps) (*Server, error) {
 		g.register(s.grpc, &perceptorv1.BulkService_ServiceDesc, &bulkService{store: d.Bulk}),
 		s.registerImports(g, &d, adds, rules),
 		g.register(s.grpc, &perceptorv1.CalendarService_ServiceDesc, &calendarService{store: d.Calendars, bulk: d.Bulk, now: d.Tasks.Now}),
-		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, now: d.Tasks.Now, settings: changes, quotas: s.quotas, unheld: &s.unheld, log: c.Log}),
+		g.register(s.grpc, &perceptorv1.AdminService_ServiceDesc, &adminService{store: d.Admin, now: d.Now, settings: changes, quotas: s.quotas, unheld: &s.unheld, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AssignmentService_ServiceDesc, &assignmentService{store: d.Assignment, epochs: d.Epochs, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.ClockService_ServiceDesc, &clockService{clock: d.Clock, log: c.Log}),
 		g.register(s.grpc, &perceptorv1.AuditService_ServiceDesc, &auditService{log: d.Audit, admin: d.Admin}),
