@@ -24,7 +24,7 @@ const (
 type pauses struct {
 	mu sync.Mutex
 	// perTask is the pace, and the last answer came at toldAt; 0: adds do not wait. draining is set if the last answer
-	// asked for no pause, and the pace is that of the rest of the queue.
+	// asked for no pause, and the pace is that of the rest of the queue, which others need not join.
 	perTask  time.Duration
 	toldAt   time.Time
 	draining bool
@@ -121,7 +121,7 @@ func (p *pauses) enter(n int) *list.Element {
 	if idle && now.Sub(p.toldAt) > paceHolds {
 		p.perTask = 0
 	}
-	if p.perTask == 0 {
+	if p.perTask == 0 || p.draining {
 		return nil
 	}
 	if idle {

@@ -105,6 +105,38 @@ func TestAddsThatWaitFollowAPaceThatChanges(t *testing.T) {
 	})
 }
 
+// TestAddsDoNotWaitWhileTheQueueDrains: the pace of a drain is that of what waited when it began, which may be a single task.
+func TestAddsDoNotWaitWhileTheQueueDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p pauses
+		p.told(durationpb.New(time.Second), 1)
+		if err := p.wait(t.Context(), 1, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		var waiting sync.WaitGroup
+		waiting.Go(func() {
+			began := time.Now()
+			if err := p.wait(t.Context(), 1, time.Minute); err != nil || time.Since(began) > pauseDrain {
+				t.Errorf("the add that waited was sent after %v, %v; want at most %v", time.Since(began), err, pauseDrain)
+			}
+		})
+		synctest.Wait()
+		p.told(nil, 1)
+		began := time.Now()
+		for range 100 {
+			waiting.Go(func() {
+				if err := p.wait(t.Context(), 1, time.Minute); err != nil {
+					t.Error(err)
+				}
+				if waited := time.Since(began); waited > 0 {
+					t.Errorf("an add waited for %v after the service asked for no more pauses", waited)
+				}
+			})
+		}
+		waiting.Wait()
+	})
+}
+
 // TestAnOldPaceIsAskedFor has adds that wait for minutes, and no call under way whose answer says more.
 func TestAnOldPaceIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
