@@ -54,9 +54,16 @@ func (b *database) run(ctx context.Context, group *sync.WaitGroup) {
 	group.Go(func() { b.background.run(ctx, true) })
 }
 
-// hint wakes the loops for a row that is due at the given instant.
-func (b *database) hint(due task.Instant) {
-	b.flows.hint(b.planning.hint(time.Now(), due), due)
+// hint wakes the loops for a row that is due at the given instant: a new run of one of these tenants, or any row if
+// there are none. The foreground does not claim new runs of excluded tenants. If one is readmitted meanwhile, the
+// foreground reads all rows.
+func (b *database) hint(due task.Instant, of []int32) {
+	now := time.Now()
+	if b.flows.excludesAll(of) {
+		b.flows.hint(b.planning.told(now, due), due, of...)
+		return
+	}
+	b.flows.hint(b.planning.hint(now, due), due, of...)
 	b.planning.wake()
 }
 

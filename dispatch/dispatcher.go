@@ -114,13 +114,14 @@ func (d *Dispatcher) Release(ctx context.Context, shards []task.Shard) error {
 }
 
 // Hint reports that a row in the database is due at the given instant, and wakes a loop that
-// would sleep longer. A wrong hint costs one claim. Hint never blocks.
-func (d *Dispatcher) Hint(database int, due task.Instant) {
+// would sleep longer. of is the tenants whose new run it may be; without them it may be any row. A wrong hint costs one
+// claim. Hint never blocks.
+func (d *Dispatcher) Hint(database int, due task.Instant, of ...int32) {
 	if database < 0 || database >= len(d.dbs) {
 		return
 	}
 	d.heard(time.Now())
-	d.dbs[database].hint(due)
+	d.dbs[database].hint(due, of)
 }
 
 // Greeted reports that hints arrive, so that idle databases need to be peeked at less often.

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -88,6 +89,19 @@ func (f *tenantFlows) excluded() exclusion {
 	return f.exclusion()
 }
 
+// excludesAll reports whether claims of the foreground exclude each of these tenants, of which there is at least one.
+func (f *tenantFlows) excludesAll(tenants []int32) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	excluded := f.flows.Excluded()
+	for _, t := range tenants {
+		if !slices.Contains(excluded, t) {
+			return false
+		}
+	}
+	return len(tenants) > 0
+}
+
 // setSettings replaces the settings.
 func (f *tenantFlows) setSettings(now time.Time, clock task.Instant, s task.Settings, backlogged []int32) {
 	f.mu.Lock()
@@ -112,11 +126,11 @@ func (f *tenantFlows) clockMoved(now time.Time) {
 	f.wake()
 }
 
-// hint records that a row is due at the instant due. at is the local time at which a claim
-// would find it.
-func (f *tenantFlows) hint(at time.Time, due task.Instant) {
+// hint records that a row is due at the instant due, of one of these tenants if there are any. at is the local time at
+// which a claim would find it.
+func (f *tenantFlows) hint(at time.Time, due task.Instant, of ...int32) {
 	f.mu.Lock()
-	sooner := f.flows.Hint(at, due)
+	sooner := f.flows.Hint(at, due, of...)
 	f.mu.Unlock()
 	if sooner {
 		f.wake()

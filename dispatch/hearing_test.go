@@ -188,9 +188,9 @@ func TestReceiversAreGreeted(t *testing.T) {
 // greetings receives -1 for each greeting, -2 for each tenant that lags, and the database of each bulk operation.
 type greetings chan int
 
-func (g greetings) Hint(int, task.Instant) {}
-func (g greetings) Greeted()               { g <- -1 }
-func (g greetings) BulkStarted(d int)      { g <- d }
+func (g greetings) Hint(int, task.Instant, ...int32) {}
+func (g greetings) Greeted()                         { g <- -1 }
+func (g greetings) BulkStarted(d int)                { g <- d }
 func (g greetings) Lagging(_ uint64, processes int, l []task.Lag) {
 	for range l {
 		g <- 1 - processes

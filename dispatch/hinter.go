@@ -48,7 +48,7 @@ type Hinter struct {
 	wake, later chan struct{}
 
 	mu   sync.Mutex
-	due  map[int]task.Instant
+	due  map[int]dueHint
 	bulk map[int]bool
 	lags hint // that tells of tenants that lag
 
@@ -87,21 +87,52 @@ type target struct {
 func NewHinter(owners Owners) *Hinter {
 	return &Hinter{
 		owners: owners, wake: make(chan struct{}, 1), later: make(chan struct{}, 1),
-		due: make(map[int]task.Instant), bulk: make(map[int]bool), late: make(map[reporter]reported),
+		due: make(map[int]dueHint), bulk: make(map[int]bool), late: make(map[reporter]reported),
 	}
 }
 
-// Hint queues a hint that a row in the database is due at the given instant. It never blocks
-// and may be called concurrently, also before and after Run.
-func (h *Hinter) Hint(database int, due task.Instant) {
+// dueHint is a hint that is to be sent: the earliest instant, and the tenants whose new runs are due; none, if any row may be.
+type dueHint struct {
+	at task.Instant
+	of []int32
+}
+
+// join joins two hints. It owns its arguments.
+func (d dueHint) join(o dueHint) dueHint {
+	if o.at < d.at {
+		d.at = o.at
+	}
+	if len(d.of) == 0 || len(o.of) == 0 {
+		d.of = nil
+		return d
+	}
+	for _, t := range o.of {
+		if !slices.Contains(d.of, t) {
+			d.of = append(d.of, t)
+		}
+	}
+	if len(d.of) > mostNamed {
+		d.of = nil
+	}
+	return d
+}
+
+// Hint queues a hint that a row in the database is due at the given instant: a new run of one of these tenants, or any row if
+// there are none. It never blocks and may be called concurrently, also before and after Run. It owns its arguments.
+func (h *Hinter) Hint(database int, due task.Instant, of ...int32) {
 	now := time.Now()
 	if database < 0 || database >= task.Databases || due > task.At(now.Add(hintAhead)) {
 		return
 	}
 	h.mu.Lock()
-	if old, ok := h.due[database]; !ok || due < old {
-		h.due[database] = due
+	told := dueHint{due, of}
+	if len(of) > mostNamed {
+		told.of = nil
 	}
+	if old, ok := h.due[database]; ok {
+		told = old.join(told)
+	}
+	h.due[database] = told
 	h.mu.Unlock()
 	if due <= task.At(now.Add(urgent)) {
 		put(h.wake)
@@ -192,11 +223,11 @@ func (h *Hinter) send() {
 	h.mu.Lock()
 	due, bulk, lags := h.due, h.bulk, h.lags
 	h.lags = hint{}
-	h.due, h.bulk = make(map[int]task.Instant, len(due)), make(map[int]bool)
+	h.due, h.bulk = make(map[int]dueHint, len(due)), make(map[int]bool)
 	h.mu.Unlock()
 	h.sendSoon()
-	for database, instant := range due {
-		h.sendTo(h.targets[database], hint{database: database, due: instant})
+	for database, d := range due {
+		h.sendTo(h.targets[database], hint{database: database, due: d.at, tenants: d.of})
 	}
 	for database := range bulk {
 		h.sendTo(h.targets[database], hint{kind: hintBulk, database: database})

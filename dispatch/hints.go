@@ -34,7 +34,8 @@ import (
 //	6  database              2    40  code       16  HMAC-SHA256 of what precedes it, cut
 //	8  due, ms since 1970    8
 //
-// The kinds are: 0, a row is due; 1, a greeting, which says only that hints arrive; 2, a bulk
+// The kinds are: 0, a row is due, which may be followed by tenants, 4 bytes each, between the rate and the code: it is a
+// new run of one of them; 1, a greeting, which says only that hints arrive; 2, a bulk
 // operation was started in the database; 5, tenants lag. due is 0 except in the first. The last has
 // 12 bytes for each of these tenants between the rate and the code: its number, its wait in ms, and its
 // results per second; instead of the rate it has the number of processes like the sender.
@@ -50,14 +51,16 @@ import (
 // clock was set back draws another number, as receivers have accepted what it sent by the clock of before.
 const (
 	hintMagic   uint32 = 0x50524348 // "PRCH"
-	hintVersion byte   = 3
+	hintVersion byte   = 4
 
 	hintBody = 40
 	hintCode = 16
 	hintSize = hintBody + hintCode
-	// mostTold is the most backlogged tenants of a datagram, and mostLags the most that lag.
-	mostTold = 128
-	mostLags = 100
+	// mostNamed is the most tenants of a hint, mostTold the most backlogged tenants of a datagram, and mostLags the
+	// most that lag.
+	mostNamed = 16
+	mostTold  = 128
+	mostLags  = 100
 	// mostProcesses bounds the number that a sender says.
 	mostProcesses = 10_000
 	lagSize       = 12
@@ -135,7 +138,7 @@ func parseHint(b []byte, key string) (h hint, ok bool) {
 		sender: binary.BigEndian.Uint64(b[16:]), sent: time.UnixMicro(int64(binary.BigEndian.Uint64(b[24:]))),
 		rate: int64(binary.BigEndian.Uint64(b[32:])),
 	}
-	if rest := body[hintBody:]; h.kind == hintBacklogs && len(rest)%4 == 0 {
+	if rest := body[hintBody:]; (h.kind == hintBacklogs || h.kind == hintDue) && len(rest)%4 == 0 {
 		for ; len(rest) > 0; rest = rest[4:] {
 			h.tenants = append(h.tenants, int32(binary.BigEndian.Uint32(rest)))
 		}
@@ -247,8 +250,9 @@ func (h *Hints) Refused() int64 { return h.refused.Load() }
 
 // A Receiver is told what hints say. Its methods must not block.
 type Receiver interface {
-	// Hint says that a row in the database is due at the instant.
-	Hint(database int, due task.Instant)
+	// Hint says that a row in the database is due at the instant: a new run of one of these tenants, or any
+	// row if there are none.
+	Hint(database int, due task.Instant, of ...int32)
 	// Greeted says that hints arrive.
 	Greeted()
 	// BulkStarted says that a bulk operation was started in the database.
@@ -346,7 +350,7 @@ const tellLate = 100 * time.Millisecond
 func (h hint) tell(to Receiver) {
 	switch h.kind {
 	case hintDue:
-		to.Hint(h.database, h.due)
+		to.Hint(h.database, h.due, h.tenants...)
 	case hintGreeting:
 		to.Greeted()
 	case hintBulk:

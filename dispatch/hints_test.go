@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"reflect"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -168,10 +169,10 @@ const bulkStarted task.Instant = -1
 // recorded sends what it is told to the channel, except greetings, which come at any time.
 type recorded chan gotHint
 
-func (r recorded) Hint(database int, due task.Instant) { r <- gotHint{database, due} }
-func (r recorded) BulkStarted(database int)            { r <- gotHint{database, bulkStarted} }
-func (r recorded) Greeted()                            {}
-func (r recorded) Lagging(uint64, int, []task.Lag)     {}
+func (r recorded) Hint(database int, due task.Instant, _ ...int32) { r <- gotHint{database, due} }
+func (r recorded) BulkStarted(database int)                        { r <- gotHint{database, bulkStarted} }
+func (r recorded) Greeted()                                        {}
+func (r recorded) Lagging(uint64, int, []task.Lag)                 {}
 
 // listen opens an address and returns its owner and a channel with the hints that it receives.
 func listen(t *testing.T) (owner task.Owner, hints chan gotHint) {
@@ -244,6 +245,53 @@ func TestHintsReachEachOwnerOfTheDatabaseOnceWithTheEarliestInstant(t *testing.T
 	}
 	if n := owners.asked.Load(); n > 3 {
 		t.Errorf("the owners were read %d times within a moment, want at most 3", n)
+	}
+}
+
+// named sends the tenants of each hint to the channel.
+type named chan []int32
+
+func (n named) Hint(_ int, _ task.Instant, of ...int32) { n <- of }
+func (n named) BulkStarted(int)                         {}
+func (n named) Greeted()                                {}
+func (n named) Lagging(uint64, int, []task.Lag)         {}
+
+func TestHintsNameTheTenantsOfNewRuns(t *testing.T) {
+	l, err := ListenHints("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := make(named, 10)
+	inBackground(t, func(ctx context.Context) error { return l.Run(ctx, of) })
+	h := NewHinter(&fakeOwners{owners: map[task.Shard]task.Owner{0: {HintAddr: l.Addr(), HintKey: l.Key()}}})
+	if h.conn, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	defer h.conn.Close()
+	many := make([]int32, mostNamed+1)
+	for i := range many {
+		many[i] = int32(i)
+	}
+	for _, tt := range []struct {
+		hints [][]int32
+		want  []int32
+	}{
+		{[][]int32{{7}}, []int32{7}},
+		{[][]int32{{7}, {9}, {7}}, []int32{7, 9}},
+		{[][]int32{{7}, {}}, nil},
+		{[][]int32{{}, {7}}, nil},
+		{[][]int32{many}, nil},
+		{[][]int32{many[:mostNamed], {99}}, nil},
+		{[][]int32{many[:mostNamed]}, many[:mostNamed]},
+	} {
+		for _, tenants := range tt.hints {
+			h.Hint(0, 1, slices.Clone(tenants)...)
+		}
+		h.refresh(t.Context(), ownersEvery)
+		h.send()
+		if got := <-of; !slices.Equal(got, tt.want) {
+			t.Errorf("hints of %v told of %v, want %v", tt.hints, got, tt.want)
+		}
 	}
 }
 

@@ -229,8 +229,8 @@ func (p *planner) aheadOf(due *earliest) {
 		}
 		due.add(p.localTime(u.Due))
 	}
-	if p.known != task.Never { // no peek has listed the rows beyond the edge
-		due.add(p.localTime(p.edge).Add(-slack))
+	if p.known != task.Never { // no peek has listed the rows beyond
+		due.add(p.localTime(max(p.edge, p.known)).Add(-slack))
 	}
 }
 

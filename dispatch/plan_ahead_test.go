@@ -47,6 +47,10 @@ func TestNextStepOfClaimsAhead(t *testing.T) {
 		{"a row beyond the edge is claimed at that time", func(p *planner) { look(p, 2, 700) }, 600, claim, 0},
 		{"a row before the edge is claimed when it is due", func(p *planner) { look(p, 2, 300) }, 10, sleep, 300},
 		{"the first row beyond the edge may be claimed before one at the edge", func(p *planner) { look(p, 2, 390, 401) }, 10, sleep, 301},
+		{"a peek over the rows of excluded tenants shows how far nothing is to be claimed", func(p *planner) {
+			p.excluding = true
+			p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Known: db(900)})
+		}, 10, sleep, 800},
 		{"after a claim the rows due in its window are passed", func(p *planner) {
 			look(p, 2, 700, 800, 899)
 			claimed(p, 500, task.Claim{Rows: 3})

@@ -45,6 +45,15 @@ func (p *planning) hint(now time.Time, due task.Instant) time.Time {
 	return p.planner.localTime(due).Add(-p.planner.lead())
 }
 
+// told records that a hint of a row of others came, due at the instant, and returns the local time at which a claim for
+// it is to begin.
+func (p *planning) told(now time.Time, due task.Instant) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.planner.toldAt = now
+	return p.planner.localTime(due).Add(-p.planner.lead())
+}
+
 // claimTime returns the local time at which a claim of rows that are due at the instant is
 // to begin.
 func (p *planning) claimTime(due task.Instant) time.Time {

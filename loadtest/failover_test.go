@@ -3,13 +3,18 @@ package main
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/perceptor/perceptor/loadtest/harness"
 	"github.com/perceptor/perceptor/loadtest/scenario"
 	"github.com/perceptor/perceptor/loadtest/stack"
+	"github.com/perceptor/perceptor/store"
+	"github.com/perceptor/perceptor/task"
 )
 
 // withoutPrimary is how long there is no primary in the test below.
@@ -53,6 +58,7 @@ func TestAFailOverToTheSynchronousStandbyLosesNothing(t *testing.T) {
 	}
 	if report != nil {
 		judge(t, report, 0)
+		logRows(t, s, report)
 	}
 	if len(unready) != len(s.Programs()) {
 		t.Errorf("programs that were not ready without a primary: %v", unready)
@@ -68,4 +74,36 @@ func everyReady(ctx context.Context, s *stack.Stack) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// logRows logs what the databases have of the tasks of the examples in a report.
+func logRows(t *testing.T, s *stack.Stack, report *scenario.Report) {
+	t.Helper()
+	if report.Broken() == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	db, err := pgx.Connect(ctx, s.Postgres())
+	if err != nil {
+		t.Logf("connect: %v", err)
+		return
+	}
+	defer db.Close(ctx)
+	for _, v := range report.Examples {
+		shard := task.Shard(v.Task % task.Shards)
+		schema := pgx.Identifier{store.SchemaName(shard.Database())}.Sanitize()
+		for _, of := range []string{
+			"task t WHERE t.id = $1", "quarantined_row t WHERE $1 <> 0", "owner t WHERE t.item = $1 % 512",
+			"(SELECT id, shards, created_at, quarantine_reason FROM %[1]s.outbox) t WHERE $1 <> 0",
+			"topic_failure t WHERE $1 <> 0", "(SELECT extract(epoch FROM now()) * 1000 AS now) t WHERE $1 <> 0",
+		} {
+			if of[0] != '(' {
+				of = "%[1]s." + of
+			}
+			rows, _ := db.Query(ctx, "SELECT row_to_json(t)::text FROM "+strings.ReplaceAll(of, "%[1]s", schema), int64(v.Task))
+			found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			t.Logf("%v: %s: %v %v", v.Task, of, found, err)
+		}
+	}
 }

@@ -165,11 +165,13 @@ func (f *Flows) claimAllAt(at time.Time) {
 }
 
 // Hint records that a row, maybe of an excluded tenant, is due at the instant due. at is the
-// local time at which a claim would find it. It reports whether the next claim of a flow is
-// earlier now.
-func (f *Flows) Hint(at time.Time, due task.Instant) (sooner bool) {
-	for _, flow := range f.flows {
-		sooner = flow.hint(at, due) || sooner
+// local time at which a claim would find it. If there are tenants in of, it is of one of them. It reports whether the next claim
+// of a flow is earlier now.
+func (f *Flows) Hint(at time.Time, due task.Instant, of ...int32) (sooner bool) {
+	for k, flow := range f.flows {
+		if len(of) == 0 || slices.Contains(of, k.Tenant) {
+			sooner = flow.hint(at, due) || sooner
+		}
 	}
 	return sooner
 }

@@ -87,6 +87,23 @@ func TestAFlowThatLeftNothingDueWaitsUnlessAHintComes(t *testing.T) {
 	}
 }
 
+func TestAHintWakesTheFlowsOfItsTenantsOnly(t *testing.T) {
+	f := testFlows()
+	f.Update(begun, 0, []int32{1, 2})
+	grants := f.Select(begun, true, unblocked)
+	for _, g := range grants {
+		g.Rows = 10
+	}
+	f.Claimed(begun, task.At(begun), grants, []int{4, 4}, false)
+	f.Release(grants)
+	if f.Hint(at(5), task.At(at(5)), 3, 4) {
+		t.Error("a hint of other tenants makes a flow claim earlier")
+	}
+	if !f.Hint(at(5), task.At(at(5)), 3, 2) {
+		t.Error("a hint of a tenant makes no flow claim earlier")
+	}
+}
+
 func TestABlockedTenantIsDeferred(t *testing.T) {
 	f := testFlows()
 	f.Update(begun, 0, []int32{1, 2})

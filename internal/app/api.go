@@ -45,8 +45,9 @@ type Options struct {
 
 // A Hinter tells the dispatchers of what was written. Its methods must not block.
 type Hinter interface {
-	// Hint says that a row in the database is due at the instant.
-	Hint(database int, due task.Instant)
+	// Hint says that a row in the database is due at the instant: a new run of one of these tenants, or
+	// any row if there are none.
+	Hint(database int, due task.Instant, of ...int32)
 	// BulkStarted says that a bulk operation was created or changed in the database.
 	BulkStarted(database int)
 	// Lateness says how late the dispatchers publish what is due.

@@ -229,10 +229,11 @@ func itemIDs(shards []task.Shard) []int {
 // Name returns the name of the dispatcher as an owner of shards.
 func (d *Dispatcher) Name() string { return d.name }
 
-// Hint wakes the dispatcher for something in the database that is due at the instant.
-func (d *Dispatcher) Hint(database int, due task.Instant) {
+// Hint wakes the dispatcher for something in the database that is due at the instant: a new run of one of these tenants,
+// or anything if there are none.
+func (d *Dispatcher) Hint(database int, due task.Instant, of ...int32) {
 	if d.dispatch != nil {
-		d.dispatch.Hint(database, due)
+		d.dispatch.Hint(database, due, of...)
 	}
 }
 

@@ -412,6 +412,6 @@ func TestWrongBindingsAreNamed(t *testing.T) {
 // noHints tells nobody.
 type noHints struct{}
 
-func (noHints) Hint(int, task.Instant)      {}
-func (noHints) BulkStarted(int)             {}
-func (noHints) Lateness() (l task.Lateness) { return l }
+func (noHints) Hint(int, task.Instant, ...int32) {}
+func (noHints) BulkStarted(int)                  {}
+func (noHints) Lateness() (l task.Lateness)      { return l }

@@ -263,9 +263,9 @@ func closeAll(listeners ...net.Listener) (err error) {
 type hints struct{ *Stack }
 
 // Hint implements [app.Hinter].
-func (h hints) Hint(database int, due task.Instant) {
+func (h hints) Hint(database int, due task.Instant, of ...int32) {
 	for _, d := range h.dispatchers {
-		d.Hint(database, due)
+		d.Hint(database, due, of...)
 	}
 }
 

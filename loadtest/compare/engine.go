@@ -81,7 +81,7 @@ func newEngine(w phase.Work, cluster *store.Cluster) (*engine, error) {
 	}
 	e.store = shards.New(cluster, shards.Config{
 		AddSpacing: 10 * time.Millisecond, ReportSpacing: 100 * time.Millisecond,
-		Due: func(database int, due task.Instant) { e.dispatcher.Hint(database, due) },
+		Due: func(database int, due task.Instant, of ...int32) { e.dispatcher.Hint(database, due, of...) },
 	})
 	var err error
 	e.dispatcher, err = dispatch.New(dispatch.Config{

@@ -195,8 +195,18 @@ func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error
 	if err != nil {
 		return err
 	}
-	db.store.db.TellDue(db.d, due)
+	db.store.db.TellDue(db.d, due, tenantsOf(group)...)
 	return nil
+}
+
+// tenantsOf returns each tenant of a group once.
+func tenantsOf(group []*adding) (tenants []int32) {
+	for _, a := range group {
+		if !slices.Contains(tenants, a.req.Tenant) {
+			tenants = append(tenants, a.req.Tenant)
+		}
+	}
+	return tenants
 }
 
 // fewTasks is the most tasks of a request that lies with other small requests.

@@ -75,3 +75,52 @@ func (b *bundle) requests(size int, spec task.Spec) []*adding {
 	}
 	return group
 }
+
+// BenchmarkClaim claims 5,000 due ONE_SHOT tasks of one database, a thousand at a time, by each form.
+func BenchmarkClaim(b *testing.B) {
+	const groups, size = 5, 1000
+	for name, claim := range map[string]func(t *bundle) task.Claim{
+		"range":  func(t *bundle) task.Claim { return t.claim(task.RangeForm) },
+		"capped": func(t *bundle) task.Claim { return t.claim(task.CappedForm) },
+		"flows":  func(t *bundle) task.Claim { return t.claimReq(task.ClaimRequest{Flows: []task.Flow{t.flow("", size)}}) },
+		"together": func(t *bundle) task.Claim {
+			return t.claimReq(task.ClaimRequest{Flows: []task.Flow{t.flow("", size)}, Together: true, MaxRows: size})
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			t := setup(b)
+			var took time.Duration
+			rows := 0
+			for b.Loop() {
+				for i := range groups {
+					spec := t.spec(task.OneShot, begin(t.now.Add(time.Duration(i+1)*time.Second)))
+					spec.ParamsWire = make([]byte, 150)
+					for _, err := range t.dbs[t.d].doAdds(context.Background(), t.requests(size, spec)) {
+						if err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				if name != "range" {
+					t.advance(groups * time.Second)
+				}
+				var results []task.Report
+				for range groups {
+					if name == "range" {
+						t.advance(time.Second)
+					}
+					at := time.Now()
+					c := claim(t)
+					took += time.Since(at)
+					rows += len(c.Publications)
+					for _, p := range c.Publications {
+						results = append(results, success(p.Task, p.Seq, p.Attempt, 1))
+					}
+				}
+				t.report(results...)
+			}
+			b.ReportMetric(float64(took.Microseconds())/float64(rows), "µs/row")
+			b.ReportMetric(float64(rows)/float64(b.N*groups), "rows/claim")
+		})
+	}
+}

@@ -124,8 +124,9 @@ type Config struct {
 	// kept. Defaults to [task.DefaultDeadRetention].
 	DeadRetention time.Duration
 	// Due, if set, receives the earliest due instant that a step has written: the hint
-	// for the owner of the database's shards. It must not block.
-	Due func(database int, due task.Instant)
+	// for the owner of the database's shards. of is the tenants whose new runs are due, or
+	// nothing if they may be any tenant's. It must not block.
+	Due func(database int, due task.Instant, of ...int32)
 	// Bulk, if set, is called when a bulk operation was created or changed in the database. It
 	// must not block.
 	Bulk func(database int)

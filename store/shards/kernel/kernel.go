@@ -34,9 +34,9 @@ import (
 
 // Config tunes [Databases]. The zero value takes all defaults.
 type Config struct {
-	// Due, if set, receives the earliest due instant that a step has written. It
-	// must not block.
-	Due func(database int, due task.Instant)
+	// Due, if set, receives the earliest due instant that a step has written, and the tenants
+	// whose new runs are due; none, if they may be any tenant's. It must not block.
+	Due func(database int, due task.Instant, of ...int32)
 	// Bulk, if set, is called when a bulk operation was created or changed in the database. It
 	// must not block.
 	Bulk func(database int)
@@ -87,10 +87,11 @@ func (db *Databases) Failpoint(step, point string, d int) error {
 	return db.cfg.Failpoint(step+":"+point, d)
 }
 
-// TellDue reports the earliest due instant that a step has written to [Config.Due].
-func (db *Databases) TellDue(d int, at task.Instant) {
+// TellDue reports the earliest due instant that a step has written to [Config.Due]. If it has written only new
+// runs, of is their tenants.
+func (db *Databases) TellDue(d int, at task.Instant, of ...int32) {
 	if db.cfg.Due != nil && at != task.Never {
-		db.cfg.Due(d, at)
+		db.cfg.Due(d, at, of...)
 	}
 }
 

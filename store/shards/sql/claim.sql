@@ -271,21 +271,24 @@ SELECT now_ms(), first.dues, first.shards, (SELECT version FROM settings)
 -- name: PeekExcluded(
 --   shards int2[], low int8, window_ms int8, max_counted int8, max_listed int8, count_from int8,
 --   excluded_tenants int4[], max_walked int8)
--- Peek without the first runs of @excluded_tenants in the list. The list comes from at most
+-- Peek without the first runs of @excluded_tenants in the list, and without their rows in the count. The list comes from at most
 -- @max_walked rows, however many rows are excluded. If there are that many, the instant of
--- the last one is returned: the list is complete up to it.
+-- the last one is returned: the list is complete up to it. Rows that were walked over are not read again to be counted.
 WITH walked AS MATERIALIZED (
   SELECT t.due_at, t.shard, t.state = {{state.SCHEDULED}} AND t.tenant_id = ANY (@excluded_tenants) AS excluded
     FROM task t
    WHERE t.shard = ANY (@shards) AND t.due_at > @low
-   ORDER BY t.due_at LIMIT @max_walked)
+   ORDER BY t.due_at LIMIT @max_walked),
+whole AS MATERIALIZED (
+  SELECT max(w.due_at) FILTER (WHERE w.n >= @max_walked) AS last, min(w.due_at) FILTER (WHERE w.excluded) AS excluded
+    FROM (SELECT x.due_at, x.excluded, count(*) OVER () AS n FROM walked x) w)
 SELECT now_ms(),
-       (SELECT CASE WHEN count(*) < @max_counted THEN count(*) FILTER (WHERE NOT soon.excluded) ELSE @max_counted END FROM (
-          SELECT t.state = {{state.SCHEDULED}} AND t.tenant_id = ANY (@excluded_tenants) AS excluded FROM task t
-           WHERE t.shard = ANY (@shards) AND t.due_at > @count_from AND t.due_at <= now_ms() + @window_ms
-           LIMIT @max_counted) AS soon),
-       first.dues, first.shards, (SELECT version FROM settings),
-       (SELECT CASE WHEN count(*) >= @max_walked THEN max(due_at) END FROM walked),
-       (SELECT min(due_at) FROM walked WHERE excluded)
-  FROM (SELECT array_agg(f.due_at) AS dues, array_agg(f.shard) AS shards FROM (
+       (SELECT count(*) FROM walked w WHERE NOT w.excluded AND w.due_at > @count_from AND w.due_at <= now_ms() + @window_ms AND (whole.last IS NULL OR w.due_at < whole.last))
+       + CASE WHEN whole.last <= now_ms() + @window_ms THEN (
+           SELECT CASE WHEN count(*) < @max_counted THEN count(*) FILTER (WHERE NOT soon.excluded) ELSE @max_counted END FROM (
+             SELECT t.state = {{state.SCHEDULED}} AND t.tenant_id = ANY (@excluded_tenants) AS excluded FROM task t
+              WHERE t.shard = ANY (@shards) AND t.due_at >= greatest(whole.last, @count_from + 1) AND t.due_at <= now_ms() + @window_ms
+              LIMIT @max_counted) AS soon) ELSE 0 END,
+       first.dues, first.shards, (SELECT version FROM settings), whole.last, whole.excluded
+  FROM whole, (SELECT array_agg(f.due_at) AS dues, array_agg(f.shard) AS shards FROM (
           SELECT w.due_at, w.shard FROM walked w WHERE NOT w.excluded ORDER BY w.due_at LIMIT @max_listed) f) first;
