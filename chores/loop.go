@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -320,7 +321,7 @@ func (l *loop) do(ch *chore) (lost bool) {
 	case found == more:
 		ch.failures = 0 // at stays, so that its maxWait continues
 	default:
-		ch.failures, ch.at = 0, time.Now().Add(ch.distance(found))
+		ch.failures, ch.at = 0, ch.last.Add(ctxtime.Whole(ch.last, ch.distance(found)))
 	}
 	return false
 }

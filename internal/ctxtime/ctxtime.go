@@ -18,3 +18,13 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 		return true
 	}
 }
+
+// Whole shortens the wait d, which begins at now, by less than a second, so that it ends with a second of the clock. A process that is idle
+// but for many things that it looks at from time to time then wakes up once a second, which costs far less than to do so for each of them. Waits
+// of up to a second stay as they are.
+func Whole(now time.Time, d time.Duration) time.Duration {
+	if d <= time.Second {
+		return d
+	}
+	return d - time.Duration(now.Add(d).Nanosecond())
+}

@@ -33,3 +33,15 @@ func TestSleepEndsWithTheDurationOrTheContext(t *testing.T) {
 		})
 	}
 }
+
+func TestWholeEndsWithASecond(t *testing.T) {
+	now := time.Unix(1_000_000, 0).Add(400 * time.Millisecond)
+	for d, want := range map[time.Duration]time.Duration{
+		0: 0, 200 * time.Millisecond: 200 * time.Millisecond, time.Second: time.Second,
+		1700 * time.Millisecond: 1600 * time.Millisecond, 5 * time.Second: 4600 * time.Millisecond, 1600 * time.Millisecond: 1600 * time.Millisecond,
+	} {
+		if got := Whole(now, d); got != want {
+			t.Errorf("Whole(%v) = %v, want %v", d, got, want)
+		}
+	}
+}

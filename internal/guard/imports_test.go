@@ -88,7 +88,7 @@ var imports = []rule{
 	{"assign/loop", []string{"assign", "schedule"}},
 	{"dispatch/fair", []string{"task"}},
 	{"dispatch/...", []string{"dispatch/...", "internal/ctxtime", "internal/slots", "task"}},
-	{"chores", []string{"task"}},
+	{"chores", []string{"internal/ctxtime", "task"}},
 	{"audit", []string{"internal/share", "task"}},
 	{"delivery", []string{"record", "task"}},
 	{"console", []string{"internal/duration", "internal/payload", "internal/share", "proto/perceptor/v1"}},
