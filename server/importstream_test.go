@@ -2,9 +2,11 @@ package server
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"testing"
@@ -100,6 +102,37 @@ func TestChunksAreStoredInOrderAndAnswered(t *testing.T) {
 	endsWith(t, s, codes.OK, "")
 	if len(b.imports.chunks) != 5 || b.imports.chunks[5].Rejected != 2 || len(b.imports.chunks[5].Lines) != 2 {
 		t.Errorf("%d chunks are stored", len(b.imports.chunks))
+	}
+}
+
+// A chunk may be far larger than a request.
+func TestAChunkArrivesInPartsBelowASmallLimitOfRequests(t *testing.T) {
+	const limit = 1 << 16
+	b := setup(t, func(c *Config) { c.MaxRequestBytes = limit })
+	i := b.newImport()
+	s := b.writes("acme-secret")
+	c := smallChunk(1, 200)
+	c.Params, c.ParamsSize = nil, nil
+	noise := rand.NewChaCha8([32]byte{})
+	for range c.LineCount { // what cannot be compressed well
+		text := make([]byte, 5000)
+		noise.Read(text)
+		params := must(proto.Marshal(&perceptorv1.Params{Entries: map[string]string{"x": base64.StdEncoding.EncodeToString(text)}}))(t)
+		c.Params, c.ParamsSize = append(c.Params, params...), append(c.ParamsSize, uint32(len(params)))
+	}
+	wire := zipped(t, c)
+	if len(wire) < 10*limit {
+		t.Fatalf("the chunk has %d bytes", len(wire))
+	}
+	for len(wire) > 0 {
+		n := min(len(wire), limit-4096)
+		if err := s.Send(part(i.Id, wire[:n], n == len(wire))); err != nil {
+			t.Fatal(err)
+		}
+		wire = wire[n:]
+	}
+	if a, err := s.Recv(); err != nil || a.Number != 1 {
+		t.Errorf("the answer is %v, %v; want that of the first chunk", a, err)
 	}
 }
 

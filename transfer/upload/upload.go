@@ -25,8 +25,9 @@ import (
 )
 
 const (
-	// maxPart is the size of the parts into which a chunk is cut.
-	maxPart = 1 << 20
+	// maxPart is the size of the parts into which a chunk is cut. With what is around it a part is less than the least
+	// taskd.max_request_bytes, 64 KiB: a larger one would be refused for as long as the upload is patient.
+	maxPart = 60 << 10
 	// firstPause and longestPause bound the pause before a stream is opened again.
 	firstPause   = 100 * time.Millisecond
 	longestPause = 5 * time.Second

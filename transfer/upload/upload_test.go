@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -231,6 +232,13 @@ func TestALargeChunkIsSentInParts(t *testing.T) {
 	a.check(t, 2)
 	if s.parts != 8 || s.sizes[2] != 2 {
 		t.Errorf("%d parts, want 8; chunk 2 has %d lines", s.parts, s.sizes[2])
+	}
+}
+
+func TestAPartIsBelowTheLeastLimitOfRequests(t *testing.T) {
+	const least = 1 << 16 // of taskd.max_request_bytes
+	if n := proto.Size(&perceptorv1.WriteImportRequest{Id: math.MaxInt64, Part: make([]byte, maxPart), Last: true}); n > least {
+		t.Errorf("a part takes %d bytes of a request, want at most %d", n, least)
 	}
 }
 
