@@ -94,9 +94,9 @@ func logRows(t *testing.T, s *stack.Stack, report *scenario.Report) {
 		shard := task.Shard(v.Task % task.Shards)
 		schema := pgx.Identifier{store.SchemaName(shard.Database())}.Sanitize()
 		for _, of := range []string{
-			"task t WHERE t.id = $1", "quarantined_row t WHERE $1 <> 0", "owner t WHERE t.item = $1 % 512",
-			"(SELECT id, shards, created_at, quarantine_reason FROM %[1]s.outbox) t WHERE $1 <> 0",
-			"topic_failure t WHERE $1 <> 0", "(SELECT extract(epoch FROM now()) * 1000 AS now) t WHERE $1 <> 0",
+			"task t WHERE t.id = $1", "quarantined_row t WHERE $1::int8 <> 0", "owner t WHERE t.item = $1::int8 % 512",
+			"(SELECT id, shards, created_at, quarantine_reason FROM %[1]s.outbox) t WHERE $1::int8 <> 0",
+			"topic_failure t WHERE $1::int8 <> 0", "(SELECT extract(epoch FROM now()) * 1000 AS now) t WHERE $1::int8 <> 0",
 		} {
 			if of[0] != '(' {
 				of = "%[1]s." + of

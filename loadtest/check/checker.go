@@ -291,9 +291,23 @@ type run struct {
 func (k *checking) violate(kind Kind, seq int64, format string, args ...any) {
 	k.counts[kind]++
 	if k.counts[kind] <= int64(k.cfg.Examples) {
-		k.kept = append(k.kept, Violation{Kind: kind, Task: k.ID, Seq: seq, Message: fmt.Sprintf(format, args...)})
+		k.kept = append(k.kept, Violation{Kind: kind, Task: k.ID, Seq: seq, Message: fmt.Sprintf(format, args...) + k.changed()})
 	}
 }
+
+// changed tells of the changes of the task.
+func (k *checking) changed() (text string) {
+	for i := range k.Ops {
+		op := &k.Ops[i]
+		text += fmt.Sprintf("; %s from %s to %s", op.Change, op.Sent.Time().Format(opTime), op.Answered.Time().Format(opTime))
+		if !op.Known {
+			text += " without an answer"
+		}
+	}
+	return text
+}
+
+const opTime = "15:04:05.000"
 
 // gather groups executions and replies by run.
 func (k *checking) gather() {

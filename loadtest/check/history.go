@@ -118,6 +118,11 @@ const (
 	Trigger
 )
 
+// String returns the name of the change.
+func (c Change) String() string {
+	return [...]string{"none", "edit", "cancel", "pause", "resume", "trigger"}[c]
+}
+
 // Op is a change with all its repetitions until it was answered.
 type Op struct {
 	ID     task.ID
