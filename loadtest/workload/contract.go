@@ -203,7 +203,7 @@ func (c *Contract) change(ctx context.Context, op check.Op, call func(context.Co
 			c.history.Op(op)
 			return false
 		case answerOf(err) == check.Refused:
-			c.fault(op.ID, "change %d of task %d: %w", op.Change, op.ID, err)
+			c.fault(op.ID, "%s task %d: %w", op.Change, op.ID, err)
 			return false
 		}
 		perhaps = true
