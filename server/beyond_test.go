@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
@@ -161,7 +162,13 @@ func TestAStatementGoesOnForAMomentWhenItsCallerLeaves(t *testing.T) {
 		statement, end := g.lasting(ctx, getTask)
 		defer end()
 		group, _ := g.lasting(ctx, report)
+		if ctxtime.Left(statement) {
+			t.Error("the caller has left before it has")
+		}
 		leave()
+		if !ctxtime.Left(statement) {
+			t.Error("the statement does not know that its caller has left")
+		}
 		time.Sleep(leaveGrace - time.Millisecond)
 		if statement.Err() != nil || group.Err() == nil {
 			t.Errorf("a statement: %v, a call that waits for a group: %v", statement.Err(), group.Err())

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/requestid"
 	"github.com/perceptor/perceptor/internal/share"
 )
@@ -145,13 +146,14 @@ const leaveGrace = 500 * time.Millisecond
 // lasting returns the context of a method. A method that uses a connection to a database by
 // itself goes on for a moment when its caller leaves: a cancelled statement costs its
 // connection, and to open another one costs more than most statements. Calls of groups and of
-// the clock may wait for long, so they end with their callers.
+// the clock may wait for long, so they end with their callers. A change that is not made until the caller leaves is not made
+// any more: see [ctxtime.Left].
 func (g *gate) lasting(ctx context.Context, method string) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if grouped[method] || !ok {
 		return ctx, func() {}
 	}
-	lasting, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(leaveGrace))
+	lasting, cancel := context.WithDeadline(ctxtime.WithCaller(context.WithoutCancel(ctx), ctx), deadline.Add(leaveGrace))
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(ctx.Err(), context.Canceled) { // the other end has a deadline
 			time.AfterFunc(leaveGrace, cancel)

@@ -1,4 +1,4 @@
-// Package ctxtime waits for durations and for the end of contexts.
+// Package ctxtime waits for durations and for the end of contexts, and tells whether a caller has left.
 package ctxtime
 
 import (
@@ -27,4 +27,17 @@ func Whole(now time.Time, d time.Duration) time.Duration {
 		return d
 	}
 	return d - time.Duration(now.Add(d).Nanosecond())
+}
+
+type callerKey struct{}
+
+// WithCaller returns ctx, with which work goes on although the context of its caller may have ended; see [Left].
+func WithCaller(ctx, caller context.Context) context.Context {
+	return context.WithValue(ctx, callerKey{}, caller)
+}
+
+// Left reports whether the work of ctx is for a caller that has left.
+func Left(ctx context.Context) bool {
+	caller, ok := ctx.Value(callerKey{}).(context.Context)
+	return ok && caller.Err() != nil
 }

@@ -45,3 +45,15 @@ func TestWholeEndsWithASecond(t *testing.T) {
 		}
 	}
 }
+
+func TestLeftIsKnownToWorkThatGoesOn(t *testing.T) {
+	caller, leave := context.WithCancel(t.Context())
+	work := context.WithoutCancel(WithCaller(context.WithoutCancel(caller), caller))
+	if Left(work) || Left(t.Context()) {
+		t.Error("a caller has left that has not, or that there is not")
+	}
+	leave()
+	if !Left(work) || work.Err() != nil {
+		t.Errorf("Left = %v, the work ended with %v; want true, and that it goes on", Left(work), work.Err())
+	}
+}

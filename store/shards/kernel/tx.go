@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -42,6 +43,9 @@ func (db *Databases) InTx(ctx context.Context, d int, step string, f func(pgx.Tx
 		return nil
 	case err != nil:
 		return fmt.Errorf("%s: %w", step, err)
+	}
+	if !tx.committed && ctxtime.Left(ctx) {
+		return fmt.Errorf("%s: %w", step, errLeft)
 	}
 	if err := db.Failpoint(step, BeforeCommit, d); err != nil {
 		return fmt.Errorf("%s: %w", step, err)
@@ -148,11 +152,18 @@ func (t *lazyTx) end(ctx context.Context) {
 	}
 }
 
+// errLeft ends a step whose caller has left. It may have asked another server meanwhile, which did the same, and have made another change
+// after that: this one would undo it. While a database does not answer, a step may take many seconds.
+var errLeft = errors.New("the caller has left; nothing was changed")
+
 // SendLast sends the last statements of a step together with the COMMIT. The server
 // executes the COMMIT only if all of them succeed. An error may come from the COMMIT, so
-// it is classified as a commit error. The function f of [Databases.InTx] must return the
+// it is classified as a commit error. If the caller has left, nothing is sent. The function f of [Databases.InTx] must return the
 // result of SendLast.
 func SendLast(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
+	if ctxtime.Left(ctx) {
+		return errLeft
+	}
 	t, ok := tx.(*lazyTx)
 	if !ok || t.commitAlone {
 		return tx.SendBatch(ctx, b).Close()
