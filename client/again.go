@@ -113,8 +113,7 @@ func (g *engine) sendAgainAt(w *again, first time.Time) {
 	w.timer = time.AfterFunc(time.Until(first), func() { g.sendAgain(w) })
 }
 
-// sendAgain sends the actions that are due. A start whose kind has no slot now waits for the
-// next group.
+// sendAgain sends the actions that are due. A start whose kind has no slot now waits for one.
 func (g *engine) sendAgain(w *again) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,8 +123,7 @@ func (g *engine) sendAgain(w *again) {
 		switch {
 		case a.at.After(now):
 			rest = append(rest, a)
-		case a.verb == doStart && !g.takeSlot(a.entry):
-			rest = append(rest, waitingAction{a.action, w.due(now, a.tries)})
+		case a.verb == doStart && !g.takeSlot(a.action):
 		default:
 			w.to.push(a.action)
 		}
@@ -137,17 +135,26 @@ func (g *engine) sendAgain(w *again) {
 	}
 }
 
-// takeSlot takes a slot of the kind's limit for an entry that has none. It returns false if
-// there is none. The caller holds the lock.
-func (g *engine) takeSlot(e *entry) bool {
+// takeSlot takes a slot of the kind's limit for the entry of a start, if it needs one. It returns false if
+// there is none; then the limit has the start, and sends it when its turn comes. The caller holds the lock.
+func (g *engine) takeSlot(start action) bool {
+	e := start.entry
 	k := g.l.kinds[e.rec.pub.Kind]
 	if k == nil || k.limit == nil || e.slot != nil {
 		return true
 	}
 	if k.limit.busy >= k.limit.max {
+		k.limit.again = append(k.limit.again, start)
 		return false
 	}
-	k.limit.busy++
-	e.slot = k.limit
+	k.limit.take(e)
 	return true
+}
+
+// againOf returns where a start or a check is sent, and waits if it is not answered.
+func (g *engine) againOf(a *arrival) *again {
+	if a.pub.Type == task.Blocking {
+		return g.again.starts
+	}
+	return g.again.checks
 }

@@ -306,3 +306,39 @@ func TestAddsWithKeysDoNotWaitForThoseOfADatabaseThatHangs(t *testing.T) {
 		}
 	})
 }
+
+// In TestStartsWithoutAnAnswerGetSlotsOfABusyKind the slot of a kind passes from one parked run to the next.
+func TestStartsWithoutAnAnswerGetSlotsOfABusyKind(t *testing.T) {
+	t.Parallel()
+	for _, typ := range task.Types {
+		t.Run(typ.String(), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, 1)
+			const stuck, others = 5, 90 // which may all be parked
+			ended := make(chan int64, stuck+others)
+			l := b.listener(ListenerConfig{Workers: 4, Check: CheckAlways})
+			l.Handle("limited", func(_ context.Context, r *Run) error {
+				time.Sleep(20 * time.Millisecond)
+				ended <- r.TaskID / task.Shards
+				return nil
+			}, MaxConcurrent(1))
+			b.start(l)
+			b.svc.hangs(true)
+			b.publish(numbered(2, stuck, typ, "limited")...)
+			b.svc.await(t, "the questions", func() bool { return b.svc.codes["start RETRY"]+b.svc.codes["check RETRY"] >= stuck })
+			b.publish(numbered(1001, others, typ, "limited")...)
+			b.svc.await(t, "the first of the others", func() bool { return b.svc.codes["report ACCEPTED"] > 0 })
+			b.svc.hangs(false)
+			b.svc.await(t, "all results", func() bool { return b.svc.codes["report ACCEPTED"] == stuck+others })
+			after := 0
+			for range stuck + others {
+				if after++; <-ended%2 == 0 {
+					after = 0
+				}
+			}
+			if after < 20 {
+				t.Errorf("only %d of %d others ended after the last run that the service was asked about again", after, others)
+			}
+		})
+	}
+}

@@ -206,11 +206,7 @@ func (g *engine) perform(acts []action) {
 			if a.tries == 0 {
 				g.askedOf(a.rec).n++
 			}
-			if a.rec.pub.Type == task.Blocking {
-				g.pushAction(g.again.starts, a)
-			} else {
-				g.pushAction(g.again.checks, a)
-			}
+			g.pushAction(g.againOf(a.rec), a)
 		case doExecute:
 			f := newExecution(g, a.entry, a.rec)
 			if a.rec.asks() {

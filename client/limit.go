@@ -32,9 +32,13 @@ type limit struct {
 	max    int
 	busy   int // occupied slots: by runs that start, have a lease, or execute
 	parked []parked
-	mean   time.Duration // moving average of a handler's duration
-	turn   time.Time     // estimated start of the last run that was put off
-	sweep  *time.Timer   // fires when the first parked run was parked for parkFor
+	// again has starts and checks that were not answered, and wait for a slot to be sent again. lastAgain is set if one
+	// of them got the last slot.
+	again     []action
+	lastAgain bool
+	mean      time.Duration // moving average of a handler's duration
+	turn      time.Time     // estimated start of the last run that was put off
+	sweep     *time.Timer   // fires when the first parked run was parked for parkFor
 }
 
 // parked is an entry that waits for a slot.
@@ -75,8 +79,7 @@ func (g *engine) mayBegin(e *entry) bool {
 	}
 	l := k.limit
 	if l.busy < l.max && len(l.parked) == 0 {
-		l.busy++
-		e.slot = l
+		l.take(e)
 		return true
 	}
 	now := time.Now()
@@ -90,16 +93,31 @@ func (g *engine) mayBegin(e *entry) bool {
 	return false
 }
 
-// release frees a slot and gives it to the first parked entry, if any. The
-// caller holds the lock.
+// take gives a free slot to an entry. The caller holds the lock.
+func (l *limit) take(e *entry) {
+	l.busy++
+	e.slot = l
+}
+
+// release frees a slot and gives it to an entry that waits for one, if any. Parked entries take turns with those that the
+// service is asked about again: these would wait for as long as runs of the kind come, and if their database still hangs,
+// they would keep the slots from all others. The caller holds the lock.
 func (g *engine) release(l *limit) {
 	l.busy--
-	if len(l.parked) == 0 || g.stopping {
+	parks := len(l.parked) > 0 && !g.stopping
+	if len(l.again) > 0 && !(l.lastAgain && parks) {
+		var start action
+		start, l.again = pop(l.again)
+		l.lastAgain = true
+		l.take(start.entry)
+		g.againOf(start.rec).to.push(start)
+		return
+	}
+	if l.lastAgain = false; !parks {
 		return
 	}
 	e := g.unpark(l)
-	l.busy++
-	e.slot = l
+	l.take(e)
 	g.queueOf(e).first = append(g.queueOf(e).first, e)
 }
 
