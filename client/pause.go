@@ -54,7 +54,7 @@ func (p *pauses) told(pause *durationpb.Duration, n int) {
 	case p.draining:
 		return
 	case p.tasks > 0:
-		p.draining, pace = true, pauseDrain/time.Duration(p.tasks)
+		p.draining, p.free, pace = true, now, pauseDrain/time.Duration(p.tasks)
 	}
 	if left := p.free.Sub(now); left > 0 && p.perTask > 0 {
 		p.free = now.Add(time.Duration(float64(left) * float64(pace) / float64(p.perTask)))
@@ -86,6 +86,13 @@ func (p *pauses) serve(now time.Time) {
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
 		return a
 	}
 	return b
@@ -143,9 +150,9 @@ func (p *pauses) remove(place *list.Element) {
 	p.tasks -= place.Value.(*waitingAdd).n
 }
 
-// leave takes an add from the queue that has waited for long enough, or is given up. It does nothing if its time has come
+// leave takes an add from the queue that has waited for as long as it may, or is given up. It does nothing if its time has come
 // meanwhile.
-func (p *pauses) leave(place *list.Element, send bool) {
+func (p *pauses) leave(place *list.Element, send bool, most time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := place.Value.(*waitingAdd)
@@ -157,7 +164,8 @@ func (p *pauses) leave(place *list.Element, send bool) {
 	p.remove(place)
 	now := time.Now()
 	if send {
-		p.sentAt, p.free = now, p.free.Add(time.Duration(w.n)*p.perTask)
+		// What such adds are ahead of the pace is not summed up: no add waits for longer, and the sum would outlast the pace.
+		p.sentAt, p.free = now, earlier(p.free, now.Add(most)).Add(time.Duration(w.n)*p.perTask)
 	}
 	p.serve(now)
 }
@@ -175,10 +183,10 @@ func (p *pauses) wait(ctx context.Context, n int, most time.Duration) error {
 	case <-place.Value.(*waitingAdd).ready:
 		return nil
 	case <-t.C:
-		p.leave(place, true)
+		p.leave(place, true, most)
 		return nil
 	case <-ctx.Done():
-		p.leave(place, false)
+		p.leave(place, false, most)
 		return ctx.Err()
 	}
 }

@@ -3,8 +3,10 @@ package client
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -135,6 +137,53 @@ func TestAddsDoNotWaitWhileTheQueueDrains(t *testing.T) {
 		}
 		waiting.Wait()
 	})
+}
+
+// TestAddsForgetThePaceOfThePast has more callers than the pace allows for ten minutes, so that each add is sent when it has
+// waited for as long as it may.
+func TestAddsForgetThePaceOfThePast(t *testing.T) {
+	const callers, most, past, now = 400, 10 * time.Second, 10, 200 // tasks per second
+	for _, rate := range []int64{now, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			var p pauses
+			var perSecond atomic.Int64
+			perSecond.Store(past)
+			told := func(n int) {
+				pause := durationpb.New(0)
+				if r := perSecond.Load(); r > 0 {
+					pause = durationpb.New(time.Duration(n) * time.Second / time.Duration(r))
+				}
+				p.told(pause, n)
+			}
+			told(1)
+			var longest atomic.Int64
+			ctx, cancel := context.WithCancel(t.Context())
+			var adding sync.WaitGroup
+			for range callers {
+				adding.Go(func() {
+					time.Sleep(rand.N(most))
+					for ctx.Err() == nil {
+						began := time.Now()
+						if p.wait(ctx, 1, most) == nil {
+							longest.Store(max(longest.Load(), int64(time.Since(began))))
+							time.Sleep(5 * time.Millisecond)
+							told(1)
+						}
+					}
+				})
+			}
+			time.Sleep(10 * time.Minute)
+			perSecond.Store(rate)
+			time.Sleep(3 * time.Second)
+			longest.Store(0)
+			time.Sleep(3 * time.Second)
+			cancel()
+			adding.Wait()
+			if got, want := time.Duration(longest.Load()), time.Second*callers/now; got > want+50*time.Millisecond {
+				t.Errorf("3 s after the service asked for %d adds per second (0: as many as there are), adds wait for up to %v, want at most %v", rate, got, want)
+			}
+		})
+	}
 }
 
 // TestAnOldPaceIsAskedFor has adds that wait for minutes, and no call under way whose answer says more.
