@@ -46,7 +46,7 @@ const (
 	yieldBurst = 100 * time.Millisecond
 	// yieldStep is the longest time between two readings of the lateness while calls wait.
 	yieldStep = 50 * time.Millisecond
-	// activeFor is how long after its last add a tenant counts as adding.
+	// activeFor is how long a tenant counts as adding after the pause that it was told last.
 	activeFor = time.Second
 )
 
@@ -93,20 +93,23 @@ type yielding struct {
 	// processes returns the number of processes that share the rate.
 	processes func() int
 
-	mu       sync.Mutex
-	tokens   float64 // tasks that may be admitted now; negative after a call with many
-	filledAt time.Time
-	virtual  float64                 // virtual time: that of the last admitted call
-	tenants  map[int32]*addingTenant // those that add while there is a limit
-	forgotAt time.Time
-	waiting  addQueue
-	timer    *time.Timer // set while calls wait
+	mu        sync.Mutex
+	tokens    float64 // tasks that may be admitted now; negative after a call with many
+	filledAt  time.Time
+	virtual   float64                 // virtual time: that of the last admitted call
+	tenants   map[int32]*addingTenant // those that add while there is a limit, or have added more than their share
+	adding    int                     // how many of them add
+	countedAt time.Time
+	waiting   addQueue
+	timer     *time.Timer // set while calls wait
 }
 
 // addingTenant is a tenant that adds tasks.
 type addingTenant struct {
-	finish float64   // the virtual time at which its last call ends
-	at     time.Time // of its last call
+	finish float64 // the virtual time at which its last call ends
+	// adds is set while it adds: until that instant, if it does not call again.
+	adds  bool
+	until time.Time
 }
 
 // waitingAdd is a call that waits.
@@ -160,8 +163,9 @@ func (y *yielding) enter(now time.Time, tenant int32, tasks int) (w *waitingAdd,
 		return nil, 0
 	}
 	of := y.tenant(now, tenant)
-	share := rate * float64(max(y.processes(), 1)) / float64(len(y.tenants))
+	share := rate * float64(max(y.processes(), 1)) / float64(y.adding)
 	pause = min(time.Duration(float64(tasks)/share*float64(time.Second)), mostPause)
+	of.until = now.Add(pause + activeFor)
 	start := max(y.virtual, of.finish)
 	of.finish = start + float64(tasks)
 	if y.tokens > 0 && len(y.waiting) == 0 {
@@ -176,13 +180,16 @@ func (y *yielding) enter(now time.Time, tenant int32, tasks int) (w *waitingAdd,
 	return w, pause
 }
 
-// tenant returns the record of a tenant that adds now. Once in activeFor it forgets those that
-// do not any more.
+// tenant returns the record of a tenant that adds now. Once in activeFor it counts those that do, and forgets those that do
+// not any more. One that has added more than its share is remembered for longer, but takes no share of the others.
 func (y *yielding) tenant(now time.Time, id int32) *addingTenant {
-	if now.Sub(y.forgotAt) > activeFor {
-		y.forgotAt = now
+	if now.Sub(y.countedAt) > activeFor {
+		y.countedAt, y.adding = now, 0
 		maps.DeleteFunc(y.tenants, func(_ int32, t *addingTenant) bool {
-			return now.Sub(t.at) > activeFor && t.finish <= y.virtual
+			if t.adds = now.Before(t.until); t.adds {
+				y.adding++
+			}
+			return !t.adds && t.finish <= y.virtual
 		})
 	}
 	of := y.tenants[id]
@@ -190,7 +197,10 @@ func (y *yielding) tenant(now time.Time, id int32) *addingTenant {
 		of = &addingTenant{}
 		y.tenants[id] = of
 	}
-	of.at = now
+	if !of.adds {
+		of.adds = true
+		y.adding++
+	}
 	return of
 }
 
@@ -209,7 +219,7 @@ func (y *yielding) fill(now time.Time) (rate float64) {
 		for len(y.waiting) > 0 {
 			close(heap.Pop(&y.waiting).(*waitingAdd).ready)
 		}
-		y.tokens, y.filledAt, y.virtual = 0, now, 0
+		y.tokens, y.filledAt, y.virtual, y.adding = 0, now, 0, 0
 		clear(y.tenants)
 		return 0
 	}

@@ -124,6 +124,33 @@ func TestCallersThatDoNotPauseHoldUpNobodyElse(t *testing.T) {
 	})
 }
 
+// TestTenantsThatAddNoMoreLeaveTheirSharesToOthers has tenants that add much more than their shares, and stop.
+func TestTenantsThatAddNoMoreLeaveTheirSharesToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, late := pressed(1000, 1)
+		late.Store(int64(yieldMost)) // 750 adds per second
+		others, stop := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
+		var adding, last sync.WaitGroup
+		var added, more atomic.Int64
+		for tenant := range 80 {
+			adding.Go(func() { adder(others, b, 2+int32(tenant)/4, 1000, &more, false) })
+		}
+		last.Go(func() { adder(ctx, b, 1, 10, &added, true) })
+		time.Sleep(time.Minute)
+		stop()
+		adding.Wait()
+		time.Sleep(mostPause + 2*activeFor)
+		added.Store(0)
+		time.Sleep(10 * time.Second)
+		if got := added.Load() / 10; got < 700 {
+			t.Errorf("the last tenant adds %d tasks per second, want about 750: the others have stopped", got)
+		}
+		cancel()
+		last.Wait()
+	})
+}
+
 func TestAChunkOfAnImportIsInNoOtherTenantsWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, late := pressed(4000, 1)
