@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -71,7 +72,7 @@ type Dir struct {
 }
 
 // Create begins an export in a directory, which is created if it does not exist, and must not have
-// an export.
+// an export, or parts of one whose state is lost: they may be all that is left of it.
 func Create(path, what string, request json.RawMessage, partSize int64) (*Dir, error) {
 	if partSize < 1 {
 		return nil, fmt.Errorf("a part of %d lines; at least 1 is needed", partSize)
@@ -84,8 +85,12 @@ func Create(path, what string, request json.RawMessage, partSize int64) (*Dir, e
 			return nil, fmt.Errorf("%s has an export already", path)
 		}
 		d := newDir(path, State{Version: stateVersion, What: what, Request: request, PartSize: partSize, Parts: []Part{}})
-		if err := d.clean(); err != nil {
+		parts, err := d.unknownParts()
+		if err != nil {
 			return nil, err
+		}
+		if len(parts) > 0 {
+			return nil, fmt.Errorf("%s has %s, but no %s; move it away, or export to another directory", path, filepath.Base(parts[0]), StateFile)
 		}
 		return d, d.save()
 	})
@@ -165,26 +170,35 @@ func (d *Dir) restore() error {
 	return nil
 }
 
-// clean removes parts that the state does not have.
+// clean removes parts that the state does not have: they were not complete, and what they have comes again.
 func (d *Dir) clean() error {
-	found, err := filepath.Glob(filepath.Join(escape(d.path), d.What+"-*"))
+	parts, err := d.unknownParts()
 	if err != nil {
 		return err
 	}
-	known := map[string]bool{}
-	for _, p := range d.Parts {
-		known[p.Name] = true
-	}
-	for _, path := range found {
-		name := filepath.Base(path)
-		if known[name] || !strings.HasSuffix(name, partEnd) && !strings.HasSuffix(name, partialEnd) {
-			continue
-		}
+	for _, path := range parts {
 		if err := os.Remove(path); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// unknownParts returns the files with names of parts that the state does not have. Others, such as tasks-old.jsonl,
+// are not of an export to parts.
+func (d *Dir) unknownParts() (list []string, err error) {
+	found, err := filepath.Glob(filepath.Join(escape(d.path), d.What+"-*"+partEnd+"*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range found {
+		name := strings.TrimSuffix(filepath.Base(path), partialEnd)
+		digits := strings.TrimSuffix(strings.TrimPrefix(name, d.What+"-"), partEnd)
+		if n, err := strconv.ParseUint(digits, 10, 32); err == nil && name == partName(d.What, int(n)) && n > uint64(len(d.Parts)) {
+			list = append(list, path)
+		}
+	}
+	return list, nil
 }
 
 // escape makes a path a pattern that matches itself alone.
@@ -231,7 +245,9 @@ func (d *Dir) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (d *Dir) partName() string { return fmt.Sprintf("%s-%05d%s", d.What, len(d.Parts)+1, partEnd) }
+func partName(what string, n int) string { return fmt.Sprintf("%s-%05d%s", what, n, partEnd) }
+
+func (d *Dir) partName() string { return partName(d.What, len(d.Parts)+1) }
 func (d *Dir) partPath() string { return filepath.Join(d.path, d.partName()) }
 
 // End completes the current part after the last chunk, and stores the state. The export can

@@ -175,6 +175,54 @@ func TestWhatIsNoExportDoesNotContinue(t *testing.T) {
 	}
 }
 
+// A directory may have files of its owner, and a part may be all that is left of an export whose state is lost.
+func TestAnExportRemovesNothingButItsOwnUnfinishedParts(t *testing.T) {
+	path := t.TempDir()
+	add := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(path, name), []byte("{}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	others := []string{"tasks-2026-01-31.jsonl", "tasks-old.jsonl", "tasks-1.jsonl", "tasks-old.jsonl.partial", "tasks-00001.jsonl.zst"}
+	for _, name := range others {
+		add(name)
+	}
+	for _, name := range []string{"tasks-00001.jsonl", "tasks-00002.jsonl", "tasks-00001.jsonl.partial"} {
+		add(name)
+		if _, err := Create(path, Tasks, json.RawMessage(`{}`), 1); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("an export in a directory with %s: %v", name, err)
+		}
+		if err := os.Remove(filepath.Join(path, name)); err != nil {
+			t.Errorf("%s is lost: %v", name, err)
+		}
+	}
+	d, err := Create(path, Tasks, json.RawMessage(`{}`), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Add(Chunk{[]byte("{\"id\":\"512\"}\n"), "1"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	d.Abandon()
+	add("tasks-00002.jsonl")
+	add("tasks-00003.jsonl.partial")
+	if d, err = Resume(path); err != nil {
+		t.Fatal(err)
+	}
+	d.Abandon()
+	var got []string
+	left, err := filepath.Glob(filepath.Join(path, "tasks-*"))
+	for _, name := range left {
+		got = append(got, filepath.Base(name))
+	}
+	want := append(others, "tasks-00001.jsonl")
+	slices.Sort(want)
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("in the directory are %q, want %q; %v", got, want, err)
+	}
+}
+
 // A program that was stopped goes on while another one continues its export.
 func TestTwoProgramsDoNotWriteToOneDirectory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
