@@ -13,6 +13,7 @@ import (
 // ones.
 func (p *planner) acquired(now time.Time) {
 	p.low = 0
+	p.acquisitions++
 	p.acquiredAt, p.peekedAt, p.untoldSince, p.emptiedAt = now, time.Time{}, time.Time{}, time.Time{}
 	p.sweepAt, p.peekAt = now, now
 	p.soon, p.known, p.edge = nil, 0, 0

@@ -49,6 +49,8 @@ type planner struct {
 	toldAt, peekedAt, untoldSince time.Time
 	peekedClock                   task.Instant
 	acquiredAt                    time.Time
+	// acquisitions counts how often shards were acquired.
+	acquisitions int
 
 	// excluding is set if claims exclude tenants.
 	excluding bool

@@ -18,6 +18,8 @@ type planning struct {
 	// changes and readmitted are the versions of the excluded tenants that the planner has
 	// seen, as in [fair.Flows.Changes].
 	changes, readmitted int
+	// decided is [planner.acquisitions] when the last step was decided. The step says nothing of shards that were acquired since.
+	decided int
 }
 
 func newPlanning(cfg Config) *planning {
@@ -32,6 +34,7 @@ func (p *planning) next(now time.Time, s situation, x exclusion) step {
 		p.planner.setExcluding(now, len(x.tenants) > 0, x.readmitted != p.readmitted)
 		p.changes, p.readmitted = x.changes, x.readmitted
 	}
+	p.decided = p.planner.acquisitions
 	return p.planner.next(now, s)
 }
 
@@ -97,6 +100,9 @@ func (p *planning) claimed(start, now time.Time, st step, c *task.Claim, bytes i
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	since = p.planner.waitedSince(start)
+	if p.decided != p.planner.acquisitions {
+		st.shards = []task.Shard{} // it has left the rows of some
+	}
 	p.planner.claimed(start, now, st, c, bytes)
 	return since
 }
@@ -122,6 +128,10 @@ func (p *planning) peek(now time.Time) task.PeekRequest {
 func (p *planning) peeked(from task.Instant, start, now time.Time, k task.Peek, hears bool) (missed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.decided != p.planner.acquisitions {
+		p.planner.ok()
+		return false
+	}
 	missed = p.planner.listen(start, k)
 	p.planner.hears = hears && !missed
 	p.planner.peeked(from, start, now, k)

@@ -25,6 +25,8 @@ type Flow struct {
 	nextAt, triedAt, foundAt, sweepAt time.Time
 	// claiming is set while a claim for the flow is in progress. No other claim selects it.
 	claiming bool
+	// acquisitions counts how often shards were acquired.
+	acquisitions int
 }
 
 // A Grant limits what one claim may take of a flow.
@@ -50,10 +52,12 @@ type Grant struct {
 	// that is not known. Short is set if the Limit may have kept due runs from being claimed.
 	Open  int
 	Short bool
+	// acquisitions is how often shards had been acquired before.
+	acquisitions int
 }
 
 // Grant returns an empty grant for the flow.
-func (f *Flow) Grant() *Grant { return &Grant{Flow: f, Key: f.key} }
+func (f *Flow) Grant() *Grant { return &Grant{Flow: f, Key: f.key, acquisitions: f.acquisitions} }
 
 // capped reports whether the flow is of a kind with a concurrency cap.
 func (f *Flow) capped() bool { return f.key.Kind != "" }
@@ -97,6 +101,10 @@ func (f *Flow) claimed(now time.Time, clock task.Instant, g *Grant, rows int, cf
 		f.foundAt = now
 	}
 	f.expected = max(2*rows, leastExpected)
+	if g.acquisitions != f.acquisitions {
+		f.nextAt = now // it was under way when shards were acquired, and has left their rows
+		return
+	}
 	if rows >= g.Rows {
 		f.backlog, f.nextAt = !g.Modest, now
 		return

@@ -152,6 +152,7 @@ func (f *Flows) Acquired(now time.Time) {
 	f.servedAt = 0
 	for _, flow := range f.flows {
 		flow.low, flow.nextAt = 0, now
+		flow.acquisitions++
 	}
 }
 
