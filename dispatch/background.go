@@ -80,9 +80,7 @@ func (b *background) claimDue(ctx context.Context, backlog bool) {
 		}
 		defer holdBriefly(b.scheduler.turn)()
 	}
-	// A claim waits until it can get all rows that it asks for, so that databases get equal
-	// shares. It therefore asks for no more than half of the background's capacity.
-	rows := max(min(granted, b.cfg.MaxRecords/(2*backgroundPart)), 1)
+	rows := max(min(granted, b.pipeline.backgroundRows()), 1)
 	now := time.Now()
 	capacity := b.pipeline.capacity(now)
 	b.noteFailures(ctx, now, capacity.blocked)
@@ -249,9 +247,9 @@ func (b *background) tryClaim(ctx context.Context, grants []*fair.Grant, by task
 	if form == together {
 		rows = min(rows, most)
 	}
-	reserved, _ := b.pipeline.reserve(time.Now(), rows)
+	reserved, _ := b.pipeline.reserve(time.Now(), rows, b.pipeline.backgroundSize())
 	defer b.pipeline.unreserve(reserved)
-	if reserved < rows {
+	if reserved.records < rows {
 		b.wait(grants)
 		return 0
 	}

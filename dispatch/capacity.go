@@ -39,6 +39,11 @@ const (
 func (p *pipeline) capacity(now time.Time) capacity {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.capacityOrStop(now)
+}
+
+// capacityOrStop is [pipeline.capacity] while p.mu is held.
+func (p *pipeline) capacityOrStop(now time.Time) capacity {
 	r := p.measure(now)
 	if r.records == 0 || r.bytes == 0 || r.gone {
 		p.stopped = true
@@ -46,20 +51,28 @@ func (p *pipeline) capacity(now time.Time) capacity {
 	return r
 }
 
-// reserve reserves up to n records of capacity for a claim. It returns the number reserved
+// A room is the part of the capacity that a claim in progress may use.
+type room struct{ records, bytes int }
+
+// reserve reserves capacity for a claim of up to n records of about this size; 0: it is not known. It returns what it has reserved
 // and the capacity before. The caller calls unreserve when the claim has ended.
-func (p *pipeline) reserve(now time.Time, n int) (int, capacity) {
-	r := p.capacity(now)
+func (p *pipeline) reserve(now time.Time, n, size int) (room, capacity) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n = min(n, r.records)
-	p.reserved += n
-	return n, r
+	c := p.capacityOrStop(now)
+	if n = min(n, c.records); size > 0 && n > 0 {
+		n = min(n, max(c.bytes/size, 1))
+	}
+	r := room{n, n * size}
+	p.reserved.records += r.records
+	p.reserved.bytes += r.bytes
+	return r, c
 }
 
-func (p *pipeline) unreserve(n int) {
+func (p *pipeline) unreserve(r room) {
 	p.mu.Lock()
-	p.reserved -= n
+	p.reserved.records -= r.records
+	p.reserved.bytes -= r.bytes
 	reopen := p.reopened(time.Now())
 	p.mu.Unlock()
 	if reopen {
@@ -71,7 +84,7 @@ func (p *pipeline) unreserve(n int) {
 // become tiny. p.mu is held.
 func (p *pipeline) measure(now time.Time) capacity {
 	cfg := &p.cfg
-	r := capacity{records: cfg.MaxRecords - p.records - p.reserved, bytes: cfg.MaxBytes - p.bytes}
+	r := capacity{records: cfg.MaxRecords - p.records - p.reserved.records, bytes: cfg.MaxBytes - p.bytes - p.reserved.bytes}
 	if r.records < (cfg.MaxRecords+15)/16 || r.bytes < (cfg.MaxBytes+15)/16 {
 		r.records, r.bytes = 0, 0
 	}
@@ -100,8 +113,30 @@ func (p *pipeline) measure(now time.Time) capacity {
 	return r
 }
 
-// backgroundPart is the divisor of the memory that excluded tenants may use together.
-const backgroundPart = 8
+// backgroundPart is the divisor of the memory that excluded tenants may use together, and bytesPart that of the
+// bytes that one claim may add: others are not to wait until all memory is published.
+const backgroundPart, bytesPart = 8, 8
+
+// backgroundRows returns how many rows a claim of excluded tenants may ask for. It waits until it can get all of them, so that
+// databases get equal shares. It therefore asks for no more than half of the background's capacity.
+func (p *pipeline) backgroundRows() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rows := p.cfg.MaxRecords / (2 * backgroundPart)
+	if p.backgroundBytes > 0 {
+		rows = min(rows, p.cfg.MaxBytes/(2*backgroundPart)/p.backgroundBytes)
+	} else {
+		rows = min(rows, firstRows)
+	}
+	return max(rows, 1)
+}
+
+// backgroundSize returns the size of a record of the background; 0: it is not known.
+func (p *pipeline) backgroundSize() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.backgroundBytes
+}
 
 // backgroundCapacity returns how many more records of these tenants may be in memory.
 func (p *pipeline) backgroundCapacity(tenants []int32) int {

@@ -332,7 +332,7 @@ func (b *background) claimCapped(ctx context.Context, kind task.TenantKind, r ca
 		b.pipeline.probing(now)
 	}
 	g.Lease, g.Limit, g.Part = r.lease, r.limit, r.part
-	paid := b.pay(ctx, []*fair.Grant{g}, by.Rates, min(r.rows, b.cfg.MaxRows/8), capped)
+	paid := b.pay(ctx, []*fair.Grant{g}, by.Rates, min(r.rows, b.cfg.MaxRows/8, b.pipeline.backgroundRows()), capped)
 	if len(paid) > 0 {
 		o.claimed = b.claimFlows(ctx, paid, by, 0, capped)
 	}

@@ -140,7 +140,7 @@ type Config struct {
 
 	// MaxRecords and MaxBytes bound the records that wait for their confirmation, or are
 	// delayed until they are due, over all databases. The defaults are 50,000 and 64 MiB.
-	// One batch may exceed them.
+	// Claims of records that are larger than those before may exceed them: the size is known only afterwards.
 	MaxRecords, MaxBytes int
 	// CallRecords and CallBytes bound one call of the publisher. The defaults are 5,000 and
 	// 8 MiB.

@@ -19,6 +19,8 @@ type fakeKafka struct {
 	ping func() error
 	// delay, if set, blocks for the duration of a call with that number of records.
 	delay func(ctx context.Context, records int)
+	// delayOf is the same by the records.
+	delayOf func(pubs []task.Publication)
 	// clock is the database's clock. early are the runs whose listeners would call their handlers before
 	// their instant, if the records arrived at once. ahead is how long before its instant a run of a tenant was published at
 	// most, and late is the highest lateness of any run.
@@ -63,6 +65,9 @@ func (k *fakeKafka) Publish(ctx context.Context, pubs []task.Publication, settle
 	ctxtime.Sleep(ctx, k.wait)
 	if k.delay != nil {
 		k.delay(ctx, len(pubs))
+	}
+	if k.delayOf != nil {
+		k.delayOf(pubs)
 	}
 	if k.answer == nil {
 		k.store(pubs)

@@ -24,6 +24,8 @@ type fakeStore struct {
 	delay func() (before, after time.Duration)
 	// beforeTokens, if set, is called when tokens are requested.
 	beforeTokens func()
+	// params are those of the tasks of each tenant.
+	params map[int32][]byte
 	// refuseAcknowledge makes AcknowledgeOutbox and Release fail.
 	refuseAcknowledge atomic.Bool
 	// unreadable is the number of readings of the outbox that are still to fail.
@@ -251,6 +253,7 @@ var errRolledBack = errors.New("rolled back")
 
 func newFakeStore() *fakeStore {
 	s := &fakeStore{
+		params: map[int32][]byte{},
 		epochs: map[task.Shard]task.Ownership{}, rows: map[task.ID]*fakeRow{}, outbox: map[int64]*fakeOutbox{},
 		claimed: map[task.RunID]bool{}, closed: map[task.RunID]bool{}, dead: map[task.RunID]string{},
 		version: 1, rates: map[int32]task.Rates{}, tokens: map[int32]*fakeTokens{}, noted: map[int32]int{},
@@ -465,7 +468,7 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 			continue
 		}
 		r.seq++
-		p := task.Publication{Tenant: r.tenant, Task: id, Seq: r.seq, Attempt: 1, Type: task.OneShot, Kind: "k", ScheduledAt: r.begun.Add(time.Duration(r.seq-1) * r.every), ClaimedAt: now}
+		p := task.Publication{Tenant: r.tenant, Task: id, Seq: r.seq, Attempt: 1, Type: task.OneShot, Kind: "k", Params: s.params[r.tenant], ScheduledAt: r.begun.Add(time.Duration(r.seq-1) * r.every), ClaimedAt: now}
 		r.due = task.Never
 		if r.every > 0 {
 			r.due = max(p.ScheduledAt.Add(r.every), now)

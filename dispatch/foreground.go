@@ -27,13 +27,13 @@ func (f *foreground) claimStep(ctx context.Context, st step) {
 	if !f.knowsSettings(ctx) {
 		return
 	}
-	rows, capacity := f.pipeline.reserve(time.Now(), st.rows)
-	defer f.pipeline.unreserve(rows)
-	if rows < st.rows {
-		st.rows, st.form = rows, task.CappedForm
+	room, capacity := f.pipeline.reserve(time.Now(), st.rows, f.planning.size())
+	defer f.pipeline.unreserve(room)
+	if room.records < st.rows {
+		st.rows, st.form = room.records, task.CappedForm
 	}
 	req, parts, by := f.request(st, capacity)
-	if len(req.Owned) == 0 || rows == 0 {
+	if len(req.Owned) == 0 || room.records == 0 {
 		f.tracker.putBack(parts)
 		f.planning.left(st.shards)
 		return
@@ -67,11 +67,7 @@ func (f *foreground) committed(start time.Time, st step, req task.ClaimRequest, 
 	records := f.tracker.committed(parts, req.Owned, c, f.clock.answered(start, now, c.Now), now)
 	f.trace(records, StepClaim, start, now)
 	f.tellClock()
-	bytes := 0
-	for _, r := range records {
-		bytes += r.size
-	}
-	since := f.planning.claimed(start, now, st, c, bytes)
+	since := f.planning.claimed(start, now, st, c, sizeOf(records))
 	for _, r := range records {
 		r.since = since
 	}

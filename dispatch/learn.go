@@ -116,7 +116,8 @@ func (p *planner) measure(start, now time.Time, c *task.Claim, bytes int) {
 		p.took = (3*p.took + took) / 4
 	}
 	if n := len(c.Publications); n > 0 {
-		p.recordBytes = max(bytes/n, (3*p.recordBytes+bytes/n)/4)
+		p.recordBytes = averageSize(p.recordBytes, n, bytes)
+		p.sized = max(n, (3*p.sized+n)/4)
 	}
 	if since := start.Sub(p.claimedAt).Seconds(); !p.claimedAt.IsZero() && since > 0 {
 		part := min(since/peekValid.Seconds(), 1)
@@ -126,6 +127,11 @@ func (p *planner) measure(start, now time.Time, c *task.Claim, bytes int) {
 	if c.Rows > 0 {
 		p.firedAt = now
 	}
+}
+
+// averageSize returns the moving average of the size of records after n more of them. It rises at once.
+func averageSize(average, n, bytes int) int {
+	return max(bytes/n, (average*sizeMemory+bytes)/(sizeMemory+n))
 }
 
 // bound returns the next lower bound. The bound moves only when all due rows have been

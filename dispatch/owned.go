@@ -47,6 +47,14 @@ func newRecord(p *task.Publication, of *part) *record {
 	return &record{pub: *p, part: of, size: recordOverhead + len(p.Kind) + len(p.Params)}
 }
 
+// sizeOf returns the size of records together.
+func sizeOf(records []*record) (bytes int) {
+	for _, r := range records {
+		bytes += r.size
+	}
+	return bytes
+}
+
 // publication returns what is published at now: the delivery with its place in the history. What is published before
 // it is due says so: its listener counts from the time of the publication.
 func (r *record) publication(now time.Time, dispatcher string) task.Publication {

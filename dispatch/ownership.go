@@ -46,6 +46,7 @@ func (o *ownership) acquire(ctx context.Context, shards []task.Shard) error {
 	now := time.Now()
 	records := o.tracker.acquired(owned, byRow(batches), next, clock, now)
 	o.trace(records, StepReadOutbox, start, now)
+	o.planning.read(records)
 	o.planning.acquired(now)
 	o.flows.acquired(now)
 	o.pipeline.submit(records)
@@ -61,12 +62,21 @@ func (o *ownership) takeOver(ctx context.Context, shards []task.Shard) (owned []
 	if owned, err = o.store.Acquire(ctx, o.number, shards, o.cfg.Owner); err != nil {
 		return nil, nil, 0, fmt.Errorf("acquire shards of database %d: %w", o.number, err)
 	}
-	room, _ := o.pipeline.reserve(time.Now(), o.cfg.MaxRows)
+	room, _ := o.reserve()
 	defer o.pipeline.unreserve(room)
-	if batches, next, err = o.store.Unpublished(ctx, o.number, owned, 0, max(room, 1)); err != nil {
+	if batches, next, err = o.store.Unpublished(ctx, o.number, owned, 0, max(room.records, 1)); err != nil {
 		return nil, nil, 0, fmt.Errorf("read outbox of database %d: %w", o.number, err)
 	}
 	return owned, batches, next, nil
+}
+
+// reserve reserves memory for a part of the outbox, which is small as long as the size of records is not known.
+func (o *ownership) reserve() (room, capacity) {
+	rows, size := o.cfg.MaxRows, o.planning.size()
+	if size == 0 {
+		rows = min(rows, firstRows)
+	}
+	return o.pipeline.reserve(time.Now(), rows, size)
 }
 
 // readClock returns a reading of the database's clock. It reads the clock only if the former

@@ -41,8 +41,10 @@ type pipeline struct {
 	// records and bytes count all unacknowledged records, including those in calls and those
 	// that are not due.
 	records, bytes int
-	// reserved is the number of records that current claims may add.
-	reserved int
+	// reserved is what current claims may add, by the size of the records before.
+	reserved room
+	// backgroundBytes is a moving average of the size of the background's records.
+	backgroundBytes int
 	// foreground are the calls that healthy tenants share. background are the calls that
 	// backlogged tenants share; they are large, and no record of the foreground waits in
 	// them. failingCalls counts current calls for failing tenants.
@@ -78,6 +80,9 @@ func (p *pipeline) submit(records []*record) {
 	}
 	now := time.Now()
 	p.mu.Lock()
+	if records[0].background {
+		p.backgroundBytes = averageSize(p.backgroundBytes, len(records), sizeOf(records))
+	}
 	for _, r := range records {
 		if r.part.dropped.Load() {
 			continue

@@ -64,6 +64,58 @@ func TestClaimsStopAtTheMemoryBoundWhileKafkaIsAwayAndCatchUpAfterwards(t *testi
 	})
 }
 
+// Small tasks have told the size of records when large ones come due, and go on beside them.
+func TestABurstOfLargeTasksNeitherFillsMemoryNorMakesOthersWait(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		const tasks, size, bytesPerSecond = 20_000, 250_000, 200_000_000
+		const greedy, modest = 2, 1
+		w.store.params[greedy] = make([]byte, size)
+		w.store.delay = func() (before, after time.Duration) { return 0, 20 * time.Millisecond }
+		var late atomic.Int64
+		w.kafka.answer = func(_ context.Context, p *task.Publication) (bool, error) {
+			if p.Tenant == modest {
+				late.Store(max(late.Load(), int64(time.Since(p.ScheduledAt.Time()))))
+			}
+			return true, nil
+		}
+		broker := make(chan struct{}, 1) // one call after another
+		w.kafka.delayOf = func(pubs []task.Publication) {
+			broker <- struct{}{}
+			defer func() { <-broker }()
+			bytes := 0
+			for i := range pubs {
+				bytes += len(pubs[i].Params)
+			}
+			time.Sleep(time.Duration(bytes) * time.Second / bytesPerSecond)
+		}
+		m := w.start("a", nil)
+		for s := task.Shard(0); s < task.Shards; s += 4 {
+			m.acquire(s, s+1, s+2, s+3)
+		}
+		for n := range int64(1600) {
+			w.store.add(id(task.Shard(n*37%512), n+1), modest, time.Duration(n)*20*time.Millisecond, 0)
+		}
+		for n := range int64(tasks) {
+			w.store.add(id(task.Shard(n%512), n+10_000), greedy, 5*time.Second, 0)
+		}
+		most := 0
+		for until := time.Now().Add(60 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+			most = max(most, m.Figures().Bytes)
+		}
+		// Of the first claims the size of records is not known.
+		if limit := 64<<20 + 4*firstRows*size; most > limit {
+			t.Errorf("%d MiB in memory, want at most %d", most>>20, limit>>20)
+		}
+		if d := time.Duration(late.Load()); d > 2*time.Second {
+			t.Errorf("the other tenant was late by %s", d)
+		}
+		t.Log(most>>20, "MiB", time.Duration(late.Load()), w.kafka.total())
+		within(t, 60*time.Second, "all published", func() bool { return w.kafka.total() == tasks+1600 })
+		m.stop()
+		w.checkSettled()
+	})
+}
+
 func TestBrokenTopicMakesOnlyItsTenantWait(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

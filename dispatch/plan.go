@@ -60,8 +60,8 @@ type planner struct {
 	cappedUntil time.Time
 
 	// claimedAt is when the last claim began, and firedAt when the last claim that moved
-	// rows ended. took, recordBytes and perSecond are moving averages of a claim's duration,
-	// of the size of a record, and of the rows claimed per second.
+	// rows ended. took, recordBytes, sized and perSecond are moving averages of a claim's duration,
+	// of the size of a record, of the records of a claim, and of the rows claimed per second.
 	// emptiedAt is when the last claim of all shards began that has left no due row, or zero. left says that due rows may have
 	// waited for longer than usual since: a claim has left some, or there was none when there should have been one.
 	// decidedAt is when the last step was decided, and wakeBy when the next one should be at the latest.
@@ -70,7 +70,7 @@ type planner struct {
 	left               bool
 	decidedAt, wakeBy  time.Time
 	took               time.Duration
-	recordBytes        int
+	recordBytes, sized int
 	perSecond          float64
 
 	// After failures errors in a row the next step waits until retryAt.
@@ -272,10 +272,9 @@ func (p *planner) tick(busy int) time.Duration {
 // peeks have counted few enough rows, and the capped form for uncounted rows.
 func (p *planner) claim(now time.Time, s situation) step {
 	rows := min(p.cfg.MaxRows, s.records)
+	rows = min(rows, max(firstRows, growthOfRows*p.sized))
 	if p.recordBytes > 0 {
-		rows = min(rows, s.bytes/p.recordBytes)
-	} else {
-		rows = min(rows, firstRows)
+		rows = min(rows, min(s.bytes, p.cfg.MaxBytes/bytesPart)/p.recordBytes)
 	}
 	if s.gone {
 		rows = min(rows, probeRows)
@@ -342,8 +341,13 @@ func (p *planner) dueShards(until task.Instant) []task.Shard {
 // dueAhead allows for rows that become due while a claim is on its way to the database.
 const dueAhead = 5 * time.Millisecond
 
-// firstRows bounds a claim before the size of records is known.
-const firstRows = 200
+// What is due now may be much larger than what was due before, and the size of records is known only when they are in
+// memory. So a claim takes at most growthOfRows times as many rows as those before have told the size of, and firstRows after a pause.
+const firstRows, growthOfRows = 200, 16
+
+// sizeMemory is after how many records their size counts more than all that was known before. A few small
+// records between large ones change little.
+const sizeMemory = 200
 
 // While Kafka seems to be down, one claim each second defers rows of failing tenants and
 // finds rows of others, whose topics may have recovered.

@@ -345,8 +345,8 @@ func TestRowsOfAClaimFollowTheSizeOfRecords(t *testing.T) {
 	p.hint(at(50), db(50))
 	s := withCapacity()
 	s.bytes = 40 << 20
-	if st := p.next(at(50), s); st.do != claim || st.rows != 40 {
-		t.Errorf("next = %s of %d rows, want a claim of 40 rows of 1 MiB each", st.do, st.rows)
+	if st := p.next(at(50), s); st.do != claim || st.rows != 8 {
+		t.Errorf("next = %s of %d rows, want a claim of 8 rows of 1 MiB each, an eighth of the memory", st.do, st.rows)
 	}
 	s.bytes = 1
 	if st := p.next(at(50), s); st.rows != 1 {

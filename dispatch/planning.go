@@ -107,6 +107,23 @@ func (p *planning) claimed(start, now time.Time, st step, c *task.Claim, bytes i
 	return since
 }
 
+// size returns the average size of a record; 0: it is not known.
+func (p *planning) size() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.planner.recordBytes
+}
+
+// read learns the size of records from those of the outbox.
+func (p *planning) read(records []*record) {
+	if len(records) == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.planner.recordBytes = averageSize(p.planner.recordBytes, len(records), sizeOf(records))
+}
+
 // left forgets the known rows of shards that were released before the claim began.
 func (p *planning) left(shards []task.Shard) {
 	p.mu.Lock()

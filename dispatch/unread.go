@@ -72,13 +72,13 @@ func (r *outboxReader) read(ctx context.Context) {
 	if u == nil {
 		return
 	}
-	room, _ := r.pipeline.reserve(time.Now(), r.cfg.MaxRows)
+	room, _ := r.reserve()
 	defer r.pipeline.unreserve(room)
-	if room == 0 {
+	if room.records == 0 {
 		return
 	}
 	start := time.Now()
-	batches, next, err := r.store.Unpublished(ctx, r.number, u.owned, u.after, room)
+	batches, next, err := r.store.Unpublished(ctx, r.number, u.owned, u.after, room.records)
 	var clock reading
 	if err == nil {
 		clock, err = r.readClock(ctx, shardsOf(u.owned), batches)
@@ -91,6 +91,7 @@ func (r *outboxReader) read(ctx context.Context) {
 	now := time.Now()
 	records := r.tracker.readUnread(u, byRow(batches), next, clock, now)
 	r.trace(records, StepReadOutbox, start, now)
+	r.planning.read(records)
 	if r.planning.succeeded(); next == 0 {
 		r.planning.acquired(now)
 		r.flows.acquired(now)
