@@ -37,6 +37,7 @@ const (
 // of processes. What it cannot hold pays the debt.
 type stock struct {
 	mu     sync.Mutex
+	rate   quotaRate // of the last call
 	tokens float64
 	debt   float64
 	// making is set while a timer will make up for a debt.
@@ -84,13 +85,20 @@ func (s *stock) admit(ctx context.Context, r quotaRate, n int) (wait time.Durati
 	}
 }
 
+// begin begins a call, whose rate also holds for what goes on after it: it may have been changed. The caller holds the lock.
+func (s *stock) begin(r quotaRate) (now time.Time) {
+	now = time.Now()
+	s.rate = r
+	s.fill(r, now)
+	return now
+}
+
 // use takes n tokens of the stock. If it has too few, use returns the take to wait for, or nil
 // if waiting does not help.
 func (s *stock) use(r quotaRate, n float64) (taking chan struct{}, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
-	s.fill(r, now)
+	now := s.begin(r)
 	if s.tokens >= n || s.away && s.tokens >= min(n, r.share()) {
 		s.tokens -= n
 		s.spent.add(now, int64(n))
@@ -113,22 +121,20 @@ func (s *stock) charge(r quotaRate, n int) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
-	s.fill(r, now)
+	now := s.begin(r)
 	s.tokens -= float64(n)
 	s.spent.add(now, int64(n))
-	s.makeUp(r, now)
+	s.makeUp(now)
 }
 
 // borrow adds n tokens that an import uses to its debt.
 func (s *stock) borrow(r quotaRate, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
-	s.fill(r, now)
+	now := s.begin(r)
 	s.debt += float64(n)
 	s.spent.add(now, int64(n))
-	s.makeUp(r, now)
+	s.makeUp(now)
 }
 
 // giveBack takes n tokens back that were borrowed and not used.
@@ -153,11 +159,11 @@ func (s *stock) owed(r quotaRate) time.Duration {
 	if s.debt <= 0 {
 		return 0
 	}
-	now := time.Now()
-	if s.fill(r, now); s.away {
+	now := s.begin(r)
+	if s.away {
 		s.take(r, r.slice(), false, now) // it may answer again
 	}
-	s.makeUp(r, now)
+	s.makeUp(now)
 	return time.Duration(math.Ceil(max(s.debt, 1)/s.perSecond(r)*1000)) * time.Millisecond
 }
 
@@ -174,22 +180,22 @@ func (s *stock) refund(n int) {
 
 // makeUp takes the tokens of a stock that is below zero, or has a debt, and goes on until it is not. They may be more than the
 // bucket can hold, so the takes follow each other. The caller holds the lock.
-func (s *stock) makeUp(r quotaRate, now time.Time) {
+func (s *stock) makeUp(now time.Time) {
 	if s.tokens >= 0 && s.debt <= 0 || s.away || s.taking != nil || s.making {
 		return
 	}
 	switch wait := s.again.Sub(now); {
 	case wait > 0:
-		s.makeUpIn(r, wait)
+		s.makeUpIn(wait)
 	case s.tokens < 0: // calls first
-		s.take(r, r.slice()-s.tokens, false, now)
+		s.take(s.rate, s.rate.slice()-s.tokens, false, now)
 	default:
-		s.take(r, s.debt, true, now)
+		s.take(s.rate, s.debt, true, now)
 	}
 }
 
 // makeUpIn calls makeUp after d, unless that is to happen anyway. The caller holds the lock.
-func (s *stock) makeUpIn(r quotaRate, d time.Duration) {
+func (s *stock) makeUpIn(d time.Duration) {
 	if s.making {
 		return
 	}
@@ -198,7 +204,7 @@ func (s *stock) makeUpIn(r quotaRate, d time.Duration) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.making = false
-		s.makeUp(r, time.Now())
+		s.makeUp(time.Now())
 	})
 }
 
@@ -219,7 +225,7 @@ func (s *stock) take(r quotaRate, want float64, debt bool, now time.Time) {
 		defer close(taking)
 		s.taken(r, got, err, asked, debt)
 		if s.tokens < 0 || s.debt > 0 {
-			s.makeUpIn(r, time.Second/takesPerSecond)
+			s.makeUpIn(time.Second / takesPerSecond)
 		}
 	}()
 }

@@ -269,6 +269,23 @@ func TestAnImportGoesOnWhileItsBucketIsAway(t *testing.T) {
 	})
 }
 
+func TestADebtIsPaidByTheRateOfNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := &fakeBucket{at: time.Now()}
+		var s stock
+		s.borrow(quotaRate{perSecond: 10, processes: 1, take: bucket.take(10)}, 10_000)
+		time.Sleep(10 * time.Second)
+		r := quotaRate{perSecond: 10_000, processes: 1, take: bucket.take(10_000)}
+		began := time.Now()
+		for owed := s.owed(r); owed > 0 && time.Since(began) < time.Minute; owed = s.owed(r) {
+			time.Sleep(owed)
+		}
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("a debt of 10,000 is paid %v after the rate was raised from 10 to 10,000, want about 2s", took)
+		}
+	})
+}
+
 func TestWhatIsChargedAfterwardsDelaysLaterCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bucket := &fakeBucket{at: time.Now(), free: 100}
