@@ -298,7 +298,9 @@ type dirSink struct{ *export.Dir }
 func (s *dirSink) end(err error) error {
 	defer s.Abandon()
 	if err != nil && !s.Done {
-		return errors.Join(err, s.End())
+		if also := s.End(); !errors.Is(err, also) { // which may be the same: a chunk was not written
+			err = errors.Join(err, also)
+		}
 	}
 	return err
 }

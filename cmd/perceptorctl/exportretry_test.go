@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -80,5 +83,26 @@ func TestAnExportWaitsForAQuotaBeforeItsFirstChunk(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A disk that is full is said once, though the part cannot be completed for the same reason.
+func TestAChunkThatCannotBeWrittenIsToldOnce(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "out")
+	d, err := export.Create(path, export.Tasks, json.RawMessage(`{}`), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+	s := &dirSink{d}
+	err = s.Add(export.Chunk{Lines: []byte("{\"id\":\"512\"}\n"), Position: "1"}, 0)
+	if err == nil {
+		t.Fatal("a chunk was written to a directory that is gone")
+	}
+	if text := s.end(err).Error(); strings.Count(text, "no such file") != 1 {
+		t.Errorf("the error is %q", text)
 	}
 }
