@@ -216,7 +216,7 @@ func TestAnExportRemovesNothingButItsOwnUnfinishedParts(t *testing.T) {
 	for _, name := range left {
 		got = append(got, filepath.Base(name))
 	}
-	want := append(others, "tasks-00001.jsonl")
+	want := append(slices.Clone(others), "tasks-00001.jsonl")
 	slices.Sort(want)
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("in the directory are %q, want %q; %v", got, want, err)

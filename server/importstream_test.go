@@ -116,7 +116,7 @@ func TestAChunkArrivesInPartsBelowASmallLimitOfRequests(t *testing.T) {
 	noise := rand.NewChaCha8([32]byte{})
 	for range c.LineCount { // what cannot be compressed well
 		text := make([]byte, 5000)
-		noise.Read(text)
+		noise.Read(text) //nolint:errcheck // never fails
 		params := must(proto.Marshal(&perceptorv1.Params{Entries: map[string]string{"x": base64.StdEncoding.EncodeToString(text)}}))(t)
 		c.Params, c.ParamsSize = append(c.Params, params...), append(c.ParamsSize, uint32(len(params)))
 	}
