@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -154,13 +153,8 @@ func TestIdleDatabasesArePeekedAtRarelyWhileGreetingsCome(t *testing.T) {
 }
 
 func TestReceiversAreGreeted(t *testing.T) {
-	h, err := ListenHints("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	greeted := make(greetings, 100)
-	inBackground(t, func(ctx context.Context) error { return h.Run(ctx, greeted) })
-	owner := task.Owner{HintAddr: h.Addr(), HintKey: h.Key()}
+	owner := listenAs(t, greeted)
 	hinter := NewHinter(&fakeOwners{owners: map[task.Shard]task.Owner{0: owner, 40: owner, task.ChoresShard(3): owner}})
 	inBackground(t, hinter.Run)
 	select {

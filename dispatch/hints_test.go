@@ -177,15 +177,19 @@ func (r recorded) Lagging(uint64, int, []task.Lag)                 {}
 // listen opens an address and returns its owner and a channel with the hints that it receives.
 func listen(t *testing.T) (owner task.Owner, hints chan gotHint) {
 	t.Helper()
+	hints = make(chan gotHint, 1000)
+	return listenAs(t, recorded(hints)), hints
+}
+
+// listenAs opens an address, tells what it receives, and returns its owner.
+func listenAs(t *testing.T, to Receiver) task.Owner {
+	t.Helper()
 	h, err := ListenHints("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	hints = make(chan gotHint, 1000)
-	inBackground(t, func(ctx context.Context) error {
-		return h.Run(ctx, recorded(hints))
-	})
-	return task.Owner{HintAddr: h.Addr(), HintKey: h.Key()}, hints
+	inBackground(t, func(ctx context.Context) error { return h.Run(ctx, to) })
+	return task.Owner{HintAddr: h.Addr(), HintKey: h.Key()}
 }
 
 // inBackground runs f until the test ends.
@@ -257,17 +261,14 @@ func (n named) Greeted()                                {}
 func (n named) Lagging(uint64, int, []task.Lag)         {}
 
 func TestHintsNameTheTenantsOfNewRuns(t *testing.T) {
-	l, err := ListenHints("127.0.0.1:0")
+	of := make(named, 10)
+	h := NewHinter(&fakeOwners{owners: map[task.Shard]task.Owner{0: listenAs(t, of)}})
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := make(named, 10)
-	inBackground(t, func(ctx context.Context) error { return l.Run(ctx, of) })
-	h := NewHinter(&fakeOwners{owners: map[task.Shard]task.Owner{0: {HintAddr: l.Addr(), HintKey: l.Key()}}})
-	if h.conn, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
-	defer h.conn.Close()
+	defer conn.Close()
+	h.conn = conn
 	many := make([]int32, mostNamed+1)
 	for i := range many {
 		many[i] = int32(i)

@@ -253,6 +253,10 @@ func (p *planner) lead() time.Duration {
 	return min(max(w/8, 2*p.took), w/2)
 }
 
+// claimTime returns the local time at which a claim of rows that are due at the instant is
+// to begin.
+func (p *planner) claimTime(due task.Instant) time.Time { return p.localTime(due).Add(-p.lead()) }
+
 // gather returns how long a claim waits for more rows after the first one is due.
 func (p *planner) gather(busy int) time.Duration { return p.tick(busy) / 2 }
 

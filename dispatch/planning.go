@@ -45,7 +45,7 @@ func (p *planning) hint(now time.Time, due task.Instant) time.Time {
 	defer p.mu.Unlock()
 	p.planner.toldAt = now
 	p.planner.hint(now, due)
-	return p.planner.localTime(due).Add(-p.planner.lead())
+	return p.planner.claimTime(due)
 }
 
 // told records that a hint of a row of others came, due at the instant, and returns the local time at which a claim for
@@ -54,15 +54,14 @@ func (p *planning) told(now time.Time, due task.Instant) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.planner.toldAt = now
-	return p.planner.localTime(due).Add(-p.planner.lead())
+	return p.planner.claimTime(due)
 }
 
-// claimTime returns the local time at which a claim of rows that are due at the instant is
-// to begin.
+// claimTime is [planner.claimTime].
 func (p *planning) claimTime(due task.Instant) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.planner.localTime(due).Add(-p.planner.lead())
+	return p.planner.claimTime(due)
 }
 
 // clock returns the database's clock: that of the last answer if there is one, because a

@@ -280,8 +280,8 @@ WITH walked AS MATERIALIZED (
    WHERE t.shard = ANY (@shards) AND t.due_at > @low
    ORDER BY t.due_at LIMIT @max_walked),
 whole AS MATERIALIZED (
-  SELECT max(w.due_at) FILTER (WHERE w.n >= @max_walked) AS last, min(w.due_at) FILTER (WHERE w.excluded) AS excluded
-    FROM (SELECT x.due_at, x.excluded, count(*) OVER () AS n FROM walked x) w)
+  SELECT CASE WHEN count(*) >= @max_walked THEN max(w.due_at) END AS last, min(w.due_at) FILTER (WHERE w.excluded) AS excluded
+    FROM walked w)
 SELECT now_ms(),
        (SELECT count(*) FROM walked w WHERE NOT w.excluded AND w.due_at > @count_from AND w.due_at <= now_ms() + @window_ms AND (whole.last IS NULL OR w.due_at < whole.last))
        + CASE WHEN whole.last <= now_ms() + @window_ms THEN (
