@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -25,7 +28,7 @@ const (
 	// its place although it has one of its own.
 	spareAfter = 2 * time.Second
 	// closeWait bounds the end of a connection whose place is taken.
-	closeWait = time.Second
+	closeWait = 10 * time.Second
 )
 
 // A budget bounds the connections of this process to one server, over the pools of its
@@ -290,12 +293,30 @@ func (b *budget) end(p *pooled) {
 	p.held--
 	b.mu.Unlock()
 	if conn != nil {
-		_ = conn.Close(ctx) // the server notices in any case
+		quit(ctx, conn)
 	}
 	b.mu.Lock()
 	b.closing--
 	b.settle()
 	b.mu.Unlock()
+}
+
+// quit ends a session, and waits until the server has ended it, too: until then it is one of those that the server
+// counts. A server that hangs lets ctx end first.
+func quit(ctx context.Context, conn *pgx.Conn) {
+	h, err := conn.PgConn().Hijack()
+	if err != nil {
+		_ = conn.Close(ctx) // the server notices in any case
+		return
+	}
+	defer h.Conn.Close() //nolint:errcheck // nothing depends on it
+	if until, ok := ctx.Deadline(); ok {
+		_ = h.Conn.SetDeadline(until)
+	}
+	h.Frontend.Send(&pgproto3.Terminate{})
+	if h.Frontend.Flush() == nil {
+		_, _ = io.Copy(io.Discard, h.Conn)
+	}
 }
 
 // A gate is the tracer of a pool within a budget.
@@ -336,7 +357,36 @@ func (g gate) TraceAcquireEnd(ctx context.Context, _ *pgxpool.Pool, data pgxpool
 	}
 }
 
-func (g gate) TraceRelease(*pgxpool.Pool, pgxpool.TraceReleaseData) { g.p.leave() }
+// TraceRelease gives the place back, at once if the pool keeps the connection.
+func (g gate) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceReleaseData) {
+	if conn := data.Conn.PgConn(); conn.IsClosed() || conn.IsBusy() || conn.TxStatus() != idle {
+		conn.CustomData()[leavingKey] = true
+		go g.p.leaveAfter(conn)
+		return
+	}
+	g.p.leave()
+}
+
+// leavingKey is under which a connection has that leaveAfter waits for its end.
+const leavingKey = "leaving"
+
+// closes is told of each connection that the pool is about to close. One whose call was ended, such as a ping that
+// had no answer, has its place until it has ended.
+func (p *pooled) closes(conn *pgx.Conn) {
+	if pc := conn.PgConn(); pc.IsClosed() && pc.CustomData()[leavingKey] == nil {
+		p.mu.Lock()
+		p.held++
+		p.mu.Unlock()
+		go p.leaveAfter(pc)
+	}
+}
+
+// leaveAfter gives a place back when the server has ended the session, or after the 15 s for which the driver waits for
+// that. A server that hangs counts a session that nobody uses any more like others, and refuses those that are too many.
+func (p *pooled) leaveAfter(conn *pgconn.PgConn) {
+	<-conn.CleanupDone()
+	p.leave()
+}
 
 // TraceQueryStart does nothing; pgx wants it of a tracer.
 func (g gate) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {

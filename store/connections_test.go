@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -73,6 +74,45 @@ func TestAProcessOpensNoMoreConnectionsThanItMay(t *testing.T) {
 	}
 	if peak > 2*most || peak < most {
 		t.Errorf("there were up to %d sessions, want %d", peak, most)
+	}
+}
+
+// TestSessionsThatHangAreCounted: the server counts them until they end, long after their callers have left.
+func TestSessionsThatHangAreCounted(t *testing.T) {
+	t.Parallel()
+	const most = 4
+	c, sessions := narrow(t, most)
+	for d := range most { // two sessions hang in a call, two while nobody uses them
+		var pid int
+		if err := c.Pool(d).QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		goOn := func() { syscall.Kill(pid, syscall.SIGCONT) } //nolint:errcheck // the session may have ended
+		t.Cleanup(goOn)
+		defer goOn()
+		if d < 2 {
+			call(t, c, d, 50*time.Millisecond)
+		}
+	}
+	var calls sync.WaitGroup
+	for d := range task.Databases {
+		calls.Go(func() { call(t, c, d, time.Second) })
+	}
+	calls.Wait()
+	if n := sessions(); n > most {
+		t.Errorf("there are %d sessions, want %d at most", n, most)
+	}
+}
+
+// call makes a call that may end with its deadline, but with no other error.
+func call(t *testing.T, c *store.Cluster, d int, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	if _, err := c.Pool(d).Exec(ctx, "SELECT 1"); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
 	}
 }
 

@@ -207,10 +207,10 @@ func (c *Cluster) openDatabase(ctx context.Context, d int, cfg Config) error {
 	}
 	c.guard(pc, d, cfg)
 	c.watchServer(d)
-	pc.ConnConfig.Tracer = gate{part}
+	pc.ConnConfig.Tracer, pc.BeforeClose = gate{part}, part.closes
 	if len(cfg.Servers) > 1 { // with one server there is nobody to protect from it: calls wait
 		pc.ConnConfig.Tracer = watchedGate{tracer{c, d}, gate{part}}
-		pc.BeforeClose = func(conn *pgx.Conn) { watchOf(conn, c.watch(d)).end(conn) }
+		pc.BeforeClose = func(conn *pgx.Conn) { watchOf(conn, c.watch(d)).end(conn); part.closes(conn) }
 	}
 	if c.pools[d], err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return fmt.Errorf("open database %d: %w", d, err)
