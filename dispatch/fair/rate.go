@@ -13,7 +13,8 @@ import "time"
 // it doubles until the foreground is late for the first time, and then grows by a tenth, and by
 // a tenth more in each further window in which the foreground is on time. If
 // the foreground is late even at the lowest rate, the backlog is not the reason; that
-// lateness then counts as usual for as long as it lasts.
+// lateness then counts as usual for as long as it lasts. So that a lateness which comes each second or two is found
+// there, the rate stays at the lowest one until several windows have been on time.
 //
 // The zero value is not ready for use: see [NewRateController].
 type RateController struct {
@@ -32,10 +33,11 @@ type RateController struct {
 	records, late int
 	limited       bool
 	// takenAt is when rows were last taken. disturbed is set if the foreground has been late
-	// since the rate began to rise, and calm counts the rises since it was late last.
-	takenAt   time.Time
-	disturbed bool
-	calm      int
+	// since the rate began to rise, calm counts the rises since it was late last, and held the windows at the lowest
+	// rate before them.
+	takenAt    time.Time
+	disturbed  bool
+	calm, held int
 }
 
 const (
@@ -52,6 +54,9 @@ const (
 	leastUsual, mostUsual = 18 * time.Millisecond, time.Second
 	// quietAfter is how long after the last rows the foreground is undisturbed again.
 	quietAfter = 3 * time.Second
+	// floorWindows is how many windows in turn the foreground must be on time at the lowest rate before the rate
+	// rises. Lateness that comes more seldom leaves the rate time to grow by more than it falls.
+	floorWindows = 5
 	// mostGrowth is the most by which the rate grows in a window once the foreground has been late.
 	mostGrowth = 1.5
 	// sliceTime is how much of the rate is granted at once, between these bounds in rows.
@@ -114,8 +119,10 @@ func (c *RateController) endWindow(now time.Time) {
 	}
 	switch {
 	case tooLate:
-		c.perSecond, c.disturbed, c.calm = max(c.perSecond/2, c.floor), true, 0
+		c.perSecond, c.disturbed, c.calm, c.held = max(c.perSecond/2, c.floor), true, 0, 0
 		c.tokens = 0
+	case c.limited && c.disturbed && c.perSecond <= c.floor && c.held < floorWindows:
+		c.held++
 	case c.limited && c.disturbed:
 		c.calm++
 		c.perSecond = min(c.perSecond*min(1+float64(c.calm)/10, mostGrowth), mostRate)

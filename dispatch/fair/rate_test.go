@@ -54,6 +54,7 @@ func TestRateRecoversFasterTheLongerTheForegroundIsOnTime(t *testing.T) {
 	if c.perSecond > firstRate {
 		t.Fatalf("the rate is %.0f beside a late foreground, want at most %d", c.perSecond, firstRate)
 	}
+	to, _ = simulate(&c, to, floorWindows*int(rateWindow/time.Millisecond)/1000+1, func(float64) time.Duration { return time.Millisecond })
 	var rates []float64
 	for range 3 {
 		to, _ = simulate(&c, to, 1, func(float64) time.Duration { return time.Millisecond })
@@ -75,6 +76,27 @@ func TestForegroundThatIsLateAnywayDoesNotHoldBackBacklogs(t *testing.T) {
 	}
 	if c.quiet > 30*time.Millisecond {
 		t.Errorf("quiet = %v, want it unchanged by the time in which a backlog was claimed", c.quiet)
+	}
+}
+
+// TestLatenessThatComesAgainAndAgainDoesNotHoldBackBacklogs has a foreground that is late now and then whatever the
+// rate is, such as by a chore of the machine.
+func TestLatenessThatComesAgainAndAgainDoesNotHoldBackBacklogs(t *testing.T) {
+	for _, every := range []time.Duration{time.Second, 1500 * time.Millisecond, 2 * time.Second, 2500 * time.Millisecond, 4 * time.Second} {
+		c, records := NewRateController(), 0
+		late := func(float64) time.Duration {
+			records++
+			if at := time.Duration(records) * 5 * time.Millisecond; at%every < 300*time.Millisecond {
+				return 200 * time.Millisecond
+			}
+			return time.Millisecond
+		}
+		to, _ := simulate(&c, time.Unix(0, 0), 30, late)
+		_, rows := simulate(&c, to, 60, late)
+		t.Logf("late each %s: %d rows a second", every, rows/60)
+		if rows < 60*5000 {
+			t.Errorf("%d rows a second were taken beside a foreground that is late each %s, want at least 5000", rows/60, every)
+		}
 	}
 }
 
