@@ -65,6 +65,22 @@ func TestASweepOfAnIdleDatabaseFollowsAPeek(t *testing.T) {
 	}
 }
 
+// TestSlowPeeksDoNotPutOffSweeps has a database whose peeks take longer than their counts are valid.
+func TestSlowPeeksDoNotPutOffSweeps(t *testing.T) {
+	const peeked, sweep = 100_000, 104_000
+	p := listening(peeked)
+	p.sweepAt = at(sweep)
+	s := withCapacity()
+	if st := p.next(at(sweep), s); st.do != peek {
+		t.Fatalf("with an old count: %v, want a peek", st.do)
+	}
+	p.listen(at(sweep), task.Peek{Now: db(sweep)})
+	p.peeked(0, at(sweep), at(sweep+1500), task.Peek{Now: db(sweep)})
+	if st := p.next(at(sweep+1500), s); st.do != claim {
+		t.Errorf("after a peek of 1.5 s: %v, want a claim", st.do)
+	}
+}
+
 func TestAHintThatDoesNotArriveIsNoticed(t *testing.T) {
 	const first, second, third = 100_000, 105_000, 110_000
 	for _, tt := range []struct {

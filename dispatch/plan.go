@@ -185,9 +185,10 @@ func (p *planner) decide(now time.Time, s situation) step {
 
 // sweepsUncounted reports whether a claim now would be the sweep of an idle database whose last
 // peek is too old to have counted its rows. A peek first costs less: the sweep of counted rows
-// is one statement, that of others is one for each shard.
+// is one statement, that of others is one for each shard. A peek that takes longer than its count is valid is not
+// repeated.
 func (p *planner) sweepsUncounted(now time.Time) bool {
-	return p.hears && !now.Before(p.sweepAt) && p.hintAt.IsZero() && len(p.soon) == 0 && now.Sub(p.peekedAt) > peekValid
+	return p.hears && !now.Before(p.sweepAt) && p.peekedAt.Before(p.sweepAt) && p.hintAt.IsZero() && len(p.soon) == 0 && now.Sub(p.peekedAt) > peekValid
 }
 
 // claimAt returns when the next claim is to begin. It may be in the past.
