@@ -67,8 +67,8 @@ func TestRestartsWhileKafkaIsAwayDoNotFillTheOutbox(t *testing.T) {
 			}
 			m.stop()
 		}
-		if n := len(w.store.claimedRuns()); n > 3*bound {
-			t.Errorf("%d runs are in the outbox after %d restarts, want at most three times the bound %d", n, restarts, bound)
+		if n := len(w.store.claimedRuns()); n > 4*bound { // without reading first there would be a bound for each restart
+			t.Errorf("%d runs are in the outbox after %d restarts, want at most four times the bound %d", n, restarts, bound)
 		}
 	})
 }
