@@ -27,8 +27,10 @@ const (
 	// spareAfter is how long a connection is idle before the pool of another database may take
 	// its place although it has one of its own.
 	spareAfter = 2 * time.Second
-	// closeWait bounds the end of a connection whose place is taken.
-	closeWait = 10 * time.Second
+	// closeWait is how long a connection that ends keeps its place at most. Until the server has ended the session, too, it
+	// is one of those that the server counts, and a server that hangs would refuse those that are too many. But if
+	// the server is gone without a word, its places are needed for connections to the next primary.
+	closeWait = 3 * time.Second
 )
 
 // A budget bounds the connections of this process to one server, over the pools of its
@@ -239,7 +241,7 @@ func (b *budget) grant(p *pooled, mayGrow bool) bool {
 	switch {
 	case p.held >= p.most:
 		return false
-	case p.held < int(p.pool.Stat().TotalConns()): // one is idle
+	case p.held < int(p.pool.Stat().TotalConns()): // one is idle, or has been ending for closeWait
 	case !mayGrow:
 		return false
 	case b.total() < b.limit:
@@ -301,8 +303,7 @@ func (b *budget) end(p *pooled) {
 	b.mu.Unlock()
 }
 
-// quit ends a session, and waits until the server has ended it, too: until then it is one of those that the server
-// counts. A server that hangs lets ctx end first.
+// quit ends a session, and waits until the server has ended it, too, or ctx ends.
 func quit(ctx context.Context, conn *pgx.Conn) {
 	h, err := conn.PgConn().Hijack()
 	if err != nil {
@@ -381,10 +382,14 @@ func (p *pooled) closes(conn *pgx.Conn) {
 	}
 }
 
-// leaveAfter gives a place back when the server has ended the session, or after the 15 s for which the driver waits for
-// that. A server that hangs counts a session that nobody uses any more like others, and refuses those that are too many.
+// leaveAfter gives a place back when the server has ended the session, or after closeWait.
 func (p *pooled) leaveAfter(conn *pgconn.PgConn) {
-	<-conn.CleanupDone()
+	late := time.NewTimer(closeWait)
+	defer late.Stop()
+	select {
+	case <-conn.CleanupDone():
+	case <-late.C:
+	}
 	p.leave()
 }
 
