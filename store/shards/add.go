@@ -31,6 +31,11 @@ type adding struct {
 	// first answer. The group does not, because its other calls would wait, and would be
 	// stored again if the look-up failed.
 	repeated bool
+	// slow says that the schedules of the request take long: it is stored beside the groups, and
+	// they are computed before its transaction. See slow.go.
+	slow bool
+	// placed has the outcome of each spec of a slow request.
+	placed []placed
 }
 
 // Add stores the specs of one request in one shard, under consecutive ids. Its database is
@@ -56,7 +61,7 @@ func (s *Store) Add(ctx context.Context, req task.AddRequest) (task.AddResult, e
 }
 
 // addOne stores a request, or finds the first answer to a repeated one. A request is stored in a
-// group with others, or a large one beside the groups, so that these do not wait for it.
+// group with others, or a large or slow one beside the groups, so that these do not wait for it.
 func (s *Store) addOne(ctx context.Context, a *adding) error {
 	if err := s.store(ctx, a); err != nil || !a.repeated {
 		return err
@@ -70,9 +75,9 @@ func (s *Store) addOne(ctx context.Context, a *adding) error {
 
 func (s *Store) store(ctx context.Context, a *adding) error {
 	db := s.dbs[a.home.Database()]
-	if a.bytes() > largeAdd {
+	if a.slow = s.takesLong(a); a.slow || a.bytes() > largeAdd {
 		if err := s.large.Wait(ctx, a.req.Tenant, 1); err != nil {
-			return task.Errorf(task.ReasonTenantBusy, "too many large requests are in progress; try again").CausedBy(err)
+			return task.Errorf(task.ReasonTenantBusy, "too many requests that are large, or whose schedules take long, are in progress; try again").CausedBy(err)
 		}
 		defer s.large.Give(a.req.Tenant, 1)
 		return db.storeAdds(ctx, []*adding{a})
@@ -153,6 +158,9 @@ func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error
 	drawn, err := db.store.db.DrawGroup(ctx, db.d, len(group),
 		func(i int) int { return len(group[i].req.Specs) },
 		func(i int, first int64) { group[i].first = task.NewID(first, group[i].shard) })
+	if err == nil && len(group) == 1 && group[0].slow {
+		err = db.placeAhead(ctx, group[0])
+	}
 	if err != nil {
 		return err
 	}
@@ -281,16 +289,15 @@ func (db *database) insertKeys(ctx context.Context, tx pgx.Tx, group []*adding, 
 func (db *database) settle(a *adding, now task.Instant, rows *newTasks, moved *counters.Tally) (refused []int32) {
 	a.result = task.AddResult{Items: make([]task.AddItem, len(a.req.Specs))}
 	for i := range a.req.Specs {
-		spec, id := a.req.Specs[i], a.idOf(i) // a copy: Begin may be filled in
-		row, faults := db.store.machines.Place(a.req.Tenant, id, &spec, now)
+		row, faults := db.place(a, i, now)
 		if row == nil {
 			a.result.Items[i].Faults = faults
 			refused = append(refused, int32(i))
 			continue
 		}
-		a.result.Items[i].ID = id
+		a.result.Items[i].ID = row.ID
 		rows.add(row)
-		moved.Move(a.req.Tenant, spec.Type, task.NoCell, task.Cell(task.Scheduled), 1)
+		moved.Move(a.req.Tenant, row.Type, task.NoCell, task.Cell(task.Scheduled), 1)
 	}
 	return refused
 }

@@ -25,8 +25,8 @@ const (
 	groupBytes = 1 << 20
 	// rowBytes is the size of an entry besides its texts and params.
 	rowBytes = 64
-	// A request of more than largeAdd bytes is a transaction of its own, beside the groups.
-	// largeAdds is the most of these at once, over all databases.
+	// A request of more than largeAdd bytes is a transaction of its own, beside the groups, and so is a slow
+	// one (slow.go). largeAdds is the most of these at once, over all databases.
 	largeAdd  = 512 << 10
 	largeAdds = 4
 )

@@ -196,8 +196,7 @@ func (a *adding) replayKey(id task.ID, hash []byte) error {
 // replaceKey gives the key of a to its new task, unless the task is refused or another
 // call has replaced it first.
 func (db *database) replaceKey(ctx context.Context, tx pgx.Tx, a *adding, now task.Instant) (fresh bool, err error) {
-	spec := a.req.Specs[0]
-	if row, _ := db.store.machines.Place(a.req.Tenant, a.first, &spec, now); row == nil {
+	if row, _ := db.place(a, 0, now); row == nil {
 		return true, nil // the task will be refused, so the key row stays as it is
 	}
 	tag, err := sql.KeyReplace.Exec(ctx, tx, int16(a.home), a.req.Tenant, a.key, int64(a.first), a.req.Hash[:16],
