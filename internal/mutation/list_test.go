@@ -52,8 +52,8 @@ var mutations = []mutation{
 	{
 		name: "backfill-of-a-source-that-was-met-before",
 		in:   "store/shards/bulk",
-		old:  "a != task.BulkReschedule && a != task.BulkBackfill || len(machines) == 0",
-		new:  "a != task.BulkReschedule && (a != task.BulkBackfill || MUTATED) || len(machines) == 0",
+		old:  "b.row.Action == task.BulkReschedule || b.row.Action == task.BulkBackfill",
+		new:  "b.row.Action == task.BulkReschedule || b.row.Action == task.BulkBackfill && !MUTATED",
 		pkg:  "./store/shards", tests: "TestASourceThatMovesBetweenTiersHasOneBackfillTask",
 	},
 	{

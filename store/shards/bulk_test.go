@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -545,5 +546,55 @@ func TestARescheduledTaskGivesItsOpenRunsItsVersion(t *testing.T) {
 	b.advance(time.Minute)
 	if c := b.claim(task.RangeForm); len(c.Publications) != 1 || c.Publications[0].Attempt != 2 || c.Publications[0].Version != 2 {
 		t.Errorf("the retry: %+v", c.Publications)
+	}
+}
+
+// TestAStepEndsWhenItHasComputedForLong: a server ends a session that computes for seconds, and the operation would
+// try the same step for ever. Here the time suffices for one task; nothing is left out and nothing is done twice.
+func TestAStepEndsWhenItHasComputedForLong(t *testing.T) {
+	for name, c := range map[string]struct {
+		action task.BulkAction
+		terms  task.BulkTerms
+		sum    int64
+		moved  time.Duration
+	}{
+		"pause":      {action: task.BulkPause, sum: 9},
+		"cancel":     {action: task.BulkCancel, sum: 9},
+		"reschedule": {action: task.BulkReschedule, terms: task.BulkTerms{Shift: time.Minute}, sum: 9, moved: time.Minute},
+		"backfill":   {action: task.BulkBackfill, sum: 27},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, nearOnly, func(c *Config) { c.stepsWithin = time.Nanosecond })
+			own := b.chores()
+			var ids []task.ID
+			for _, p := range everyPlace {
+				some := b.add(slices.Repeat([]task.Spec{b.spec(task.NonBlocking, hourlyFromDayBefore, kept)}, 3)...)
+				b.put(p, pack.Hour, some...)
+				ids = append(ids, some...)
+			}
+			begin := b.now
+			b.advance(24 * time.Hour)
+			if c.action == task.BulkBackfill {
+				c.terms.BackfillFrom, c.terms.BackfillUntil = begin.Add(2*time.Hour), begin.Add(5*time.Hour)
+			}
+			steps, op := 0, b.bulk(c.action, c.terms)
+			if sum := b.finishBulk(own, op, func() { steps++; b.advance(time.Second) }); sum != (task.BulkSum{Matched: c.sum, Done: c.sum}) {
+				t.Errorf("the operation counted %+v, want %d", sum, c.sum)
+			}
+			if steps < len(ids) {
+				t.Errorf("%d steps for %d tasks", steps, len(ids))
+			}
+			made := b.backfills()
+			for _, id := range ids {
+				s, err := b.Get(t.Context(), b.tenant, id)
+				if err != nil || s.Paused != (c.action == task.BulkPause) || s.State.Final() != (c.action == task.BulkCancel) ||
+					s.ScheduledAt != begin.Add(c.moved) || len(made[id]) != min(1, int(c.terms.BackfillUntil)) {
+					t.Errorf("task %d: %+v, %d backfill tasks, %v", id, s, len(made[id]), err)
+				}
+			}
+			if found, err := b.Recount(t.Context(), b.d, b.tenant, false); err != nil || len(found) > 0 {
+				t.Errorf("counters differ: %+v, %v", found, err)
+			}
+		})
 	}
 }

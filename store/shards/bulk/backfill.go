@@ -34,20 +34,25 @@ func (b *bulkStep) adding(ctx context.Context, want int, f func() (lost bool, er
 	return lost, err
 }
 
-// addBackfills adds the tasks for the given sources, at most as many as numbers were drawn.
-func (b *bulkStep) addBackfills(ctx context.Context, tx pgx.Tx, sources []*task.Machine) error {
+// addBackfills adds the tasks for the given sources, at most as many as numbers were drawn, and returns for how
+// many sources it had the time.
+func (b *bulkStep) addBackfills(ctx context.Context, tx pgx.Tx, sources []*task.Machine) (dealt int, err error) {
 	if len(sources) == 0 {
-		return nil
+		return 0, nil
 	}
 	now, err := b.s.db.Begin(ctx, tx, b.drawn)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	rows, moved, what := kernel.NewInserts(), counters.Tally{}, b.wanted()
 	for _, k := range sources {
+		if !b.pace.Next() {
+			break
+		}
+		dealt++
 		n, err := b.countRuns(k.Task)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if n == 0 {
 			continue
@@ -59,13 +64,13 @@ func (b *bulkStep) addBackfills(ctx context.Context, tx pgx.Tx, sources []*task.
 		b.sum.Done += n
 	}
 	if b.added == 0 {
-		return nil
+		return dealt, nil
 	}
 	b.due = rows.Due
 	batch := &pgx.Batch{}
 	rows.Queue(batch)
 	moved.Queue(batch)
-	return tx.SendBatch(ctx, batch).Close()
+	return dealt, tx.SendBatch(ctx, batch).Close()
 }
 
 // countRuns counts the runs of a source as matched, and those that are refused as failed. It

@@ -100,11 +100,12 @@ func (b *bulkStep) wantedIn(p *far.PackKeys) (n int, err error) {
 	return n, nil
 }
 
-// leaving holds the tasks of one pack that are changed; whole means that the pack holds
-// no other task.
+// leaving holds the tasks of one pack that are to be changed; whole means that the pack holds
+// no other task. dealt is for how many of them the step had the time.
 type leaving struct {
 	name     far.PackName
 	machines []*task.Machine
+	dealt    int
 	whole    bool
 }
 
@@ -138,13 +139,47 @@ func (b *bulkStep) packs(ctx context.Context, tx pgx.Tx, names []far.PackName, a
 	}
 	b.setNext(at)
 	if b.row.Action == task.BulkBackfill {
-		var sources []*task.Machine
-		for i := range list {
-			sources = append(sources, list[i].machines...)
-		}
-		return b.addBackfills(ctx, tx, sources)
+		err = b.backfillPacked(ctx, tx, list)
+	} else {
+		err = b.changePacked(ctx, tx, list, now)
 	}
-	return b.changePacked(ctx, tx, list, now)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		l := &list[i]
+		if err := b.seen(ctx, tx, l.machines[:l.dealt]); err != nil {
+			return err
+		}
+		if l.dealt < len(l.machines) {
+			b.setNext(l.after(at, list[:i]))
+			break
+		}
+	}
+	return nil
+}
+
+// after returns the position of a step that had no time for all tasks of the pack; before are the packs
+// before it. at is another position of the step.
+func (l *leaving) after(at task.ListCursor, before []leaving) task.ListCursor {
+	at.Pack, at.Task = l.name.Position(), 0
+	switch {
+	case l.dealt > 0:
+		at.Task = l.machines[l.dealt-1].Task.ID
+	case len(before) > 0:
+		at.Pack = before[len(before)-1].name.Position()
+	}
+	return at
+}
+
+// backfillPacked adds the backfills of packed tasks, which stay where they are.
+func (b *bulkStep) backfillPacked(ctx context.Context, tx pgx.Tx, list []leaving) (err error) {
+	for i := range list { // there is one at most: see onePack
+		if list[i].dealt, err = b.addBackfills(ctx, tx, list[i].machines); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // takeOut returns the wanted tasks of a locked pack after begin. If there are more than
@@ -161,7 +196,6 @@ func (b *bulkStep) takeOut(ctx context.Context, tx pgx.Tx, p *far.Locked, void m
 	all = slices.DeleteFunc(all, func(r *task.Row) bool { return void[far.Tombstone{Pack: p.Name(), Task: r.ID}] })
 	slices.SortFunc(all, func(a, c *task.Row) int { return cmp.Compare(a.ID, c.ID) })
 	for _, r := range all {
-		b.s.machines.SetCalendar(r)
 		k := b.s.machines.New(r)
 		if r.ID <= begin || !b.wants(k) {
 			continue
@@ -217,14 +251,13 @@ func (b *bulkStep) changePacked(ctx context.Context, tx pgx.Tx, list []leaving, 
 	l := b.s.machines.NewEffects()
 	for i := range list {
 		p := &list[i]
-		changed := p.machines[:0]
 		for _, k := range p.machines {
 			k.Task.DueAt = max(k.Task.DueAt, now)
-			if !b.apply(k, now) {
-				p.whole = false
-				continue
-			}
-			changed = append(changed, k)
+		}
+		var changed []*task.Machine
+		changed, p.dealt = b.applyTo(p.machines, now)
+		p.whole = p.whole && len(changed) == len(p.machines)
+		for _, k := range changed {
 			l.Machine(k)
 			switch t := k.Task; {
 			case !t.State.Final():

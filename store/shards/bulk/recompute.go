@@ -37,11 +37,21 @@ func (b *bulkStep) recompute(ctx context.Context) (lost bool, err error) {
 	return b.tasks(ctx)
 }
 
-// opened returns the instant to which a task is moved, and false if it keeps its own.
-func (b *bulkStep) opened(r *task.Row) (task.Instant, bool) {
+// mayOpen reports whether a task may be moved. Under the locks of a transaction, or when the step has computed
+// for long, it judges by the name of the calendar alone, and the task is judged when the step is applied.
+func (b *bulkStep) mayOpen(r *task.Row) bool {
 	if !slices.Contains(r.Exclude, b.terms.Calendar) && !slices.Contains(r.Only, b.terms.Calendar) {
-		return 0, false
+		return false
 	}
+	if b.locking || !b.pace.Next() {
+		return true
+	}
+	_, ok := b.opened(r)
+	return ok
+}
+
+// opened returns the instant to which a task that names the calendar is moved, and false if it keeps its own.
+func (b *bulkStep) opened(r *task.Row) (task.Instant, bool) {
 	b.s.machines.SetCalendar(r)
 	if r.Unknown.Reading {
 		b.failed = errors.Join(b.failed, errBusy) // the calendar is soon known; the step is repeated

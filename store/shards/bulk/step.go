@@ -13,6 +13,7 @@ import (
 	"github.com/perceptor/perceptor/store/shards/far"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/store/shards/sql"
+	"github.com/perceptor/perceptor/store/shards/transition"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -70,6 +71,11 @@ type bulkStep struct {
 
 	// now is the clock of the database when a step of a recomputation began.
 	now task.Instant
+
+	// pace bounds for how long the step computes schedules. The next step continues where it ends. It begins
+	// again when the transaction does, and locking is true from then on.
+	pace    *transition.Pace
+	locking bool
 }
 
 // errBusy means that another transaction has locked a row or a pack. The step is repeated
@@ -96,7 +102,7 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	if len(rows) == 0 {
 		return task.BulkStep{Open: true}, nil
 	}
-	step := &bulkStep{s: ops, d: d, own: own, row: rows[0], limit: bulkTasks, due: task.Never}
+	step := &bulkStep{s: ops, pace: ops.machines.NewPace(), d: d, own: own, row: rows[0], limit: bulkTasks, due: task.Never}
 	if small {
 		step.limit = bulkTasks / 5
 	}
@@ -199,6 +205,7 @@ func (b *bulkStep) tx(ctx context.Context, f func(tx pgx.Tx, now task.Instant) e
 		case err != nil:
 			return err
 		}
+		b.pace, b.locking = b.s.machines.NewPace(), true
 		if err := errors.Join(f(tx, now), b.failed); err != nil {
 			return err
 		}

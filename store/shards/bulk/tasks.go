@@ -134,7 +134,6 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []kernel.Key,
 	}
 	var machines []*task.Machine
 	for _, r := range list {
-		b.s.machines.SetCalendar(r)
 		if k := b.s.machines.New(r); b.wants(k) {
 			machines = append(machines, k)
 		}
@@ -142,37 +141,84 @@ func (b *bulkStep) changeRows(ctx context.Context, tx pgx.Tx, keys []kernel.Key,
 	if machines, err = b.unseen(ctx, tx, machines); err != nil {
 		return err
 	}
+	var n int
 	if b.row.Action == task.BulkBackfill {
-		return b.addBackfills(ctx, tx, machines)
+		n, err = b.addBackfills(ctx, tx, machines)
+	} else {
+		n, err = b.writeRows(ctx, tx, machines, now)
 	}
-	machines = slices.DeleteFunc(machines, func(k *task.Machine) bool { return !b.apply(k, now) })
+	if err != nil {
+		return err
+	}
+	if n < len(machines) {
+		b.setNext(task.ListCursor{Database: b.d, Stage: task.ListRows, Task: machines[n-1].Task.ID})
+	}
+	return b.seen(ctx, tx, machines[:n])
+}
+
+// writeRows applies the step to locked rows, and returns for how many of them it had the time.
+func (b *bulkStep) writeRows(ctx context.Context, tx pgx.Tx, machines []*task.Machine, now task.Instant) (int, error) {
+	changed, n := b.applyTo(machines, now)
 	l := b.s.machines.NewEffects()
-	due, err := transition.Write(ctx, tx, machines, now, l)
+	due, err := transition.Write(ctx, tx, changed, now, l)
 	b.due, b.missed = min(b.due, due), l.Missed
+	return n, err
+}
+
+// applyTo applies the step to tasks, and returns those that have changed, and for how many of all it
+// had the time.
+func (b *bulkStep) applyTo(machines []*task.Machine, now task.Instant) (changed []*task.Machine, n int) {
+	for _, k := range machines {
+		if !b.pace.Next() {
+			break
+		}
+		n++
+		b.s.machines.SetCalendar(k.Task)
+		if b.apply(k, now) {
+			changed = append(changed, k)
+		}
+	}
+	return changed, n
+}
+
+// onceOnly reports whether the effect of the action is not visible in the task: a task that is shifted
+// twice has moved too far, and two backfills of a source fire its instants twice.
+func (b *bulkStep) onceOnly() bool {
+	return b.row.Action == task.BulkReschedule || b.row.Action == task.BulkBackfill
+}
+
+// unseen removes the tasks that the operation has already changed, if that is not visible in them.
+func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, machines []*task.Machine) ([]*task.Machine, error) {
+	if !b.onceOnly() || len(machines) == 0 {
+		return machines, nil
+	}
+	rows, err := sql.BulkSeen.Query(ctx, tx, b.row.Tenant, b.row.ID, idsOf(machines))
+	if err != nil {
+		return nil, err
+	}
+	seen := map[task.ID]bool{}
+	var id task.ID
+	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { seen[id] = true; return nil }); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(machines, func(k *task.Machine) bool { return seen[k.Task.ID] }), nil
+}
+
+// seen records tasks as changed by the operation, if that is not visible in them.
+func (b *bulkStep) seen(ctx context.Context, tx pgx.Tx, machines []*task.Machine) error {
+	if !b.onceOnly() || len(machines) == 0 {
+		return nil
+	}
+	_, err := sql.BulkSee.Exec(ctx, tx, b.row.Tenant, b.row.ID, idsOf(machines))
 	return err
 }
 
-// unseen removes the tasks that the operation has already changed, for actions whose
-// effect is not visible in the task: a task that is shifted twice has moved too far, and two
-// backfills of a source fire its instants twice.
-func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, machines []*task.Machine) ([]*task.Machine, error) {
-	if a := b.row.Action; a != task.BulkReschedule && a != task.BulkBackfill || len(machines) == 0 {
-		return machines, nil
-	}
+func idsOf(machines []*task.Machine) []int64 {
 	ids := make([]int64, len(machines))
 	for i, k := range machines {
 		ids[i] = int64(k.Task.ID)
 	}
-	rows, err := sql.BulkSeen.Query(ctx, tx, b.row.Tenant, b.row.ID, ids)
-	if err != nil {
-		return nil, err
-	}
-	fresh := map[task.ID]bool{}
-	var id task.ID
-	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { fresh[id] = true; return nil }); err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(machines, func(k *task.Machine) bool { return !fresh[k.Task.ID] }), nil
+	return ids
 }
 
 // wants reports whether a task is to be changed: it matches the filter, it existed when
@@ -186,8 +232,7 @@ func (b *bulkStep) wants(k *task.Machine) bool {
 		return false
 	}
 	if b.row.Action == task.BulkRecompute { // the change is stored after the operation
-		_, ok := b.opened(t)
-		return ok
+		return b.mayOpen(t)
 	}
 	if t.CreatedAt > b.row.created {
 		return false
@@ -208,6 +253,13 @@ func (b *bulkStep) wants(k *task.Machine) bool {
 // apply applies the step to a task and counts it. It returns false if the step was
 // refused.
 func (b *bulkStep) apply(k *task.Machine, now task.Instant) bool {
+	var opened task.Instant
+	if b.row.Action == task.BulkRecompute {
+		var ok bool
+		if opened, ok = b.opened(k.Task); !ok {
+			return false
+		}
+	}
 	b.sum.Matched++
 	switch b.row.Action {
 	case task.BulkPause:
@@ -223,9 +275,7 @@ func (b *bulkStep) apply(k *task.Machine, now task.Instant) bool {
 		k.Task.Retention = 0
 		k.Cancel()
 	case task.BulkRecompute:
-		if at, ok := b.opened(k.Task); ok {
-			k.TakeOpened(at, now)
-		}
+		k.TakeOpened(opened, now)
 	case task.BulkReschedule:
 		next := b.terms.NextAt
 		if next == 0 {

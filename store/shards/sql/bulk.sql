@@ -145,10 +145,13 @@ counted AS ({{delta_of_transitions}})
 SELECT count(*) FROM gone;
 
 -- name: BulkSeen(tenant int4, operation int8, ids int8[])
--- Returns the tasks that an operation has not changed yet, and records them as changed.
+-- Returns those of some tasks that an operation has changed.
+SELECT x.id FROM bulk_seen x WHERE x.tenant_id = @tenant AND x.operation = @operation AND x.id = ANY (@ids);
+
+-- name: BulkSee(tenant int4, operation int8, ids int8[])
+-- Records tasks as changed by an operation.
 INSERT INTO bulk_seen (tenant_id, operation, id) SELECT @tenant, @operation, u.id FROM unnest(@ids) AS u (id)
-    ON CONFLICT DO NOTHING
-RETURNING id;
+    ON CONFLICT DO NOTHING;
 
 -- name: BulkForget(max_rows int8)
 -- Deletes the recorded tasks of operations that have ended in this database.

@@ -24,6 +24,7 @@ var (
 	DoneWalk       = set.Get("DoneWalk")
 	DoneTake       = set.Get("DoneTake")
 	BulkSeen       = set.Get("BulkSeen")
+	BulkSee        = set.Get("BulkSee")
 	BulkForget     = set.Get("BulkForget")
 	TenantRows     = set.Get("TenantRows")
 	TenantDone     = set.Get("TenantDone")

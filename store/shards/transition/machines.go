@@ -120,6 +120,24 @@ func (m *Machines) lock(ctx context.Context, tx pgx.Tx, keys []kernel.Key, withi
 // Over reports whether a transaction that has taken steps since began leaves the others to the next one.
 func (m *Machines) Over(began time.Time) bool { return time.Since(began) > m.cfg.StepsWithin }
 
+// Pace bounds how long one transaction takes steps that are independent of each other.
+type Pace struct {
+	m     *Machines
+	began time.Time // of the first step; zero: none was taken
+}
+
+// NewPace returns the pace of a transaction.
+func (m *Machines) NewPace() *Pace { return &Pace{m: m} }
+
+// Next reports whether there is time for another step; there is for the first one.
+func (p *Pace) Next() bool {
+	if p.began.IsZero() {
+		p.began = time.Now()
+		return true
+	}
+	return !p.m.Over(p.began)
+}
+
 // Living reports whether the row of a task was locked and no step has ended the task
 // since.
 func Living(k *task.Machine) bool { return k != nil && k.Task != nil && k.Task.Change != task.Removed }
