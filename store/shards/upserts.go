@@ -31,6 +31,7 @@ type upserting struct {
 	rows []*task.Machine
 	near []*task.Row
 	due  task.Instant
+	pace *transition.Pace
 
 	keys []replacedKey
 }
@@ -45,7 +46,8 @@ type replacedKey struct {
 }
 
 // UpsertMany does upserts of a tenant, whose tasks exist in database d, in one transaction. It
-// settles those whose rows or packs it can lock at once. If it fails, none is settled.
+// settles those whose rows or packs it can lock at once, and whose schedules it has the time to compute. If it
+// fails, none is settled.
 func (s *Store) UpsertMany(ctx context.Context, tenant int32, d int, list []*imports.Upsert) error {
 	ctx, leave, err := s.dbs[d].enter(ctx, tenant)
 	if err != nil {
@@ -66,7 +68,7 @@ func (s *Store) UpsertMany(ctx context.Context, tenant int32, d int, list []*imp
 }
 
 func (u *upserting) run(ctx context.Context, tx pgx.Tx, list []*imports.Upsert) (err error) {
-	u.l = u.s.machines.NewEffects()
+	u.l, u.pace = u.s.machines.NewEffects(), u.s.machines.NewPace()
 	if u.now, err = kernel.Clock(ctx, tx); err != nil {
 		return err
 	}
@@ -76,7 +78,7 @@ func (u *upserting) run(ctx context.Context, tx pgx.Tx, list []*imports.Upsert) 
 		k := kernel.KeyOf(u.tenant, x.ID, 0)
 		wanted[k], keys = x, append(keys, k)
 	}
-	machines, err := u.s.machines.Lock(ctx, tx, keys)
+	machines, all, err := u.s.machines.LockSome(ctx, tx, keys)
 	if err != nil {
 		return err
 	}
@@ -85,12 +87,15 @@ func (u *upserting) run(ctx context.Context, tx pgx.Tx, list []*imports.Upsert) 
 		switch m := machines[k]; {
 		case m == nil || m.Task == nil:
 			absent = append(absent, k)
+		case !u.pace.Next():
 		case u.edit(m, wanted[k]):
 			u.rows = append(u.rows, m)
 		}
 	}
-	if err := u.editPacked(ctx, tx, absent, wanted); err != nil {
-		return err
+	if all { // or the absent ones may be rows, and the time is over
+		if err := u.editPacked(ctx, tx, absent, wanted); err != nil {
+			return err
+		}
 	}
 	return u.write(ctx, tx)
 }
@@ -130,6 +135,9 @@ func (u *upserting) editPacked(ctx context.Context, tx pgx.Tx, keys []kernel.Key
 	for _, h := range held {
 		var left []*task.Machine
 		for _, r := range h.Rows {
+			if !u.pace.Next() {
+				break
+			}
 			r.DueAt = max(r.DueAt, u.now)
 			u.s.machines.SetCalendar(r)
 			m := u.s.machines.New(r)

@@ -105,3 +105,30 @@ func TestAnUpdateOfTasksThatOthersHoldIsDoneWhenTheyLetGo(t *testing.T) {
 	}
 	b.recounted()
 }
+
+// TestAnUpdateOfManyTasksEndsWhenItHasComputedForLong: a server ends a session that computes for seconds. Here the time suffices for one
+// task of a transaction, and the others follow.
+func TestAnUpdateOfManyTasksEndsWhenItHasComputedForLong(t *testing.T) {
+	b := setup(t, func(c *Config) { c.stepsWithin = time.Nanosecond }).running()
+	i := b.imported(task.ImportTerms{OnConflict: task.UpdateExisting})
+	keys := b.keysHere(20)
+	chunk := func(n int, kind byte) *task.ImportChunk {
+		c := b.withKeys(b.lines(b.numberHere(i, n), 20), keys, kind)
+		for n := range c.Lines {
+			c.Lines[n].Begin = b.now.Add(time.Duration(n%2) * 48 * time.Hour) // rows, and packed tasks
+			c.Lines[n].Params = []byte{kind}
+		}
+		return c
+	}
+	b.sumOf("new", b.write(i, chunk(0, 1)).ImportSum, task.ImportSum{Lines: 20, Added: 20})
+	b.sumOf("the second time", b.write(i, chunk(1, 2)).ImportSum, task.ImportSum{Lines: 20, Updated: 20})
+	for id, r := range b.dump() {
+		if string(r.Params) != "\x02" || r.Version != 2 {
+			t.Errorf("task %s is stored as %+v", id, r)
+		}
+	}
+	if n := b.count(`SELECT count(DISTINCT xmin::text) FROM task WHERE tenant_id = $1`, b.tenant); n < 15 {
+		t.Errorf("20 tasks were changed by %d transactions", n)
+	}
+	b.recounted()
+}
