@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/pack"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
@@ -283,5 +285,35 @@ func TestABackfillThatIsKilledAtAnyPointFiresEachInstantOnce(t *testing.T) {
 	}
 	if want := len(operations) * len(sources) * 2; len(fired) != want {
 		t.Errorf("%d instants have fired, want %d", len(fired), want)
+	}
+}
+
+// TestADryRunMayComputeForLongerThanASessionMayBeIdle: it is one snapshot, which locks nothing.
+func TestADryRunMayComputeForLongerThanASessionMayBeIdle(t *testing.T) {
+	cluster, err := store.Open(t.Context(), store.Config{
+		Servers: []store.Server{{DSN: testenv.PackageDatabase(t, checked())}}, Application: application, IdleInTransaction: 300 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	b := setup(t, nearOnly, func(c *Config) {
+		c.Windows = func(int32, []string, []string) (*task.Windows, task.MissingCalendar) {
+			return nil, task.MissingCalendar{}
+		}
+	})
+	own, day := b.chores(), b.now
+	b.add(b.spec(task.NonBlocking, hourlyFromDayBefore, func(s *task.Spec) { s.Exclude = []string{"x"} }))
+	b.advance(24 * time.Hour)
+	op := b.bulk(task.BulkBackfill, task.BulkTerms{DryRun: true, BackfillFrom: day.Add(2 * time.Hour), BackfillUntil: day.Add(5 * time.Hour)})
+	slow := New(cluster, Config{Windows: func(int32, []string, []string) (*task.Windows, task.MissingCalendar) {
+		time.Sleep(time.Second) // as if a search took that long
+		return nil, task.MissingCalendar{}
+	}})
+	if step, err := slow.Bulk(t.Context(), b.d, own, false); err != nil || step.Matched != 3 {
+		t.Errorf("%+v, %v", step, err)
+	}
+	if p := b.part(op); p.State != task.BulkDone {
+		t.Errorf("the dry run is %+v", p)
 	}
 }

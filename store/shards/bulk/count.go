@@ -28,6 +28,10 @@ func (b *bulkStep) count(ctx context.Context) error {
 		case !a.OfTasks():
 			return fmt.Errorf("%s cannot be counted", a)
 		}
+		// To count the runs of one backfill may take milliseconds, and there may be many thousands.
+		if _, err := sql.BulkMayCompute.Exec(ctx, tx, fmt.Sprint(countTimeout.Milliseconds())); err != nil {
+			return err
+		}
 		if err := b.countRows(ctx, tx); err != nil {
 			return err
 		}

@@ -153,6 +153,10 @@ SELECT x.id FROM bulk_seen x WHERE x.tenant_id = @tenant AND x.operation = @oper
 INSERT INTO bulk_seen (tenant_id, operation, id) SELECT @tenant, @operation, u.id FROM unnest(@ids) AS u (id)
     ON CONFLICT DO NOTHING;
 
+-- name: BulkMayCompute(limit_ms text)
+-- Lets the program compute for that long between two statements of a dry run, which locks nothing.
+SELECT set_config('idle_in_transaction_session_timeout', @limit_ms, true);
+
 -- name: BulkForget(max_rows int8)
 -- Deletes the recorded tasks of operations that have ended in this database.
 WITH gone AS (

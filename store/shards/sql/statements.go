@@ -25,6 +25,7 @@ var (
 	DoneTake       = set.Get("DoneTake")
 	BulkSeen       = set.Get("BulkSeen")
 	BulkSee        = set.Get("BulkSee")
+	BulkMayCompute = set.Get("BulkMayCompute")
 	BulkForget     = set.Get("BulkForget")
 	TenantRows     = set.Get("TenantRows")
 	TenantDone     = set.Get("TenantDone")
