@@ -609,3 +609,23 @@ func TestEndedImportsArePurgedInAllDatabases(t *testing.T) {
 		t.Errorf("the open import: %v", err)
 	}
 }
+
+// TestAChunkWhoseTimeIsOverIsNotComputed: its lines may take milliseconds each, and there may be a quarter of a million.
+func TestAChunkWhoseTimeIsOverIsNotComputed(t *testing.T) {
+	for _, dry := range []bool{false, true} {
+		ctx, end := context.WithCancel(t.Context())
+		computed := 0
+		b := setup(t, func(c *Config) {
+			c.Windows = func(int32, []string, []string) (*task.Windows, task.MissingCalendar) {
+				computed++
+				end()
+				return nil, task.MissingCalendar{}
+			}
+		})
+		i := b.imported(task.ImportTerms{DryRun: dry})
+		c := b.lines(b.numberHere(i, 0), 100, func(s *task.Spec) { s.Type, s.Interval, s.Exclude = task.NonBlocking, time.Hour, []string{"x"} })
+		if _, err := b.WriteChunk(ctx, i, c); err == nil || computed != 1 {
+			t.Errorf("dry run %t: %d lines were computed, %v", dry, computed, err)
+		}
+	}
+}

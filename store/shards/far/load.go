@@ -66,9 +66,9 @@ type Loading struct {
 	Bases []task.Row
 	// Shards has the shard of each row. nil: LoadIn chooses them, the same one for neighbors.
 	Shards []task.Shard
-	// Fill, if set, completes the rows once they have their ids; now is the database's clock.
-	// Otherwise they are the results of [task.NewRow] without ids.
-	Fill func(now task.Instant)
+	// Fill, if set, completes the rows once they have their ids; now is the database's clock. It may take
+	// long, and ends with an error if ctx does. Otherwise they are the results of [task.NewRow] without ids.
+	Fill func(ctx context.Context, now task.Instant) error
 	// First, if set, is called at the beginning of the transaction. numbers are those of the
 	// ids: pairs of the first and the last one, with those that no row has.
 	First func(ctx context.Context, tx pgx.Tx, numbers []int64) error
@@ -101,7 +101,7 @@ func (t *Tier) LoadIn(ctx context.Context, d int, chunk *Loading) (Loaded, error
 	}
 	now, err := t.number(ctx, d, l)
 	if err == nil {
-		err = t.complete(l, now)
+		err = t.complete(ctx, l, now)
 	}
 	if err == nil && chunk.Choose == nil {
 		err = l.prepare(ctx, t.FarFrom(now))
@@ -134,12 +134,11 @@ func (t *Tier) loadIn(ctx context.Context, tx pgx.Tx, d int, l *load) error {
 }
 
 // complete sets what depends on the ids of the rows.
-func (t *Tier) complete(l *load, now task.Instant) error {
+func (t *Tier) complete(ctx context.Context, l *load, now task.Instant) error {
 	if l.Fill == nil {
 		return t.placeAll(l, now)
 	}
-	l.Fill(now)
-	return nil
+	return l.Fill(ctx, now)
 }
 
 // prepare decides where the rows go and makes the packs.

@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"sync"
@@ -55,8 +56,9 @@ func slab(n int) (rows []task.Row, done func()) {
 	}
 }
 
-// fill makes the rows of the part, which have their ids.
-func (p *part) fill(now task.Instant) {
+// fill makes the rows of the part, which have their ids. Schedules that are not simple may take milliseconds a
+// line, and end with the time of the chunk: it could not be stored any more.
+func (p *part) fill(ctx context.Context, now task.Instant) error {
 	c := p.w.chunk
 	p.now = now
 	for i := range p.rows {
@@ -65,7 +67,11 @@ func (p *part) fill(now task.Instant) {
 		at := p.lines[i]
 		l := &c.Lines[at]
 		var faults []task.Fault
-		switch t := &p.w.templates[l.Spec]; {
+		t := &p.w.templates[l.Spec]
+		if !t.simple && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		switch {
 		case c.Restored != nil:
 			faults = p.restore(r, t, l, &c.Restored[at], now)
 		case t.simple:
@@ -78,6 +84,7 @@ func (p *part) fill(now task.Instant) {
 		}
 		p.reject(i, faults...)
 	}
+	return nil
 }
 
 // reject leaves out line i.

@@ -66,7 +66,9 @@ func (w *writing) dryRun(ctx context.Context) error {
 		p.lines[i], p.rows[i].ID = int32(i), task.NewID(int64(i+1), task.Shard(p.d*task.ShardsPerDatabase))
 	}
 	p.countLines()
-	p.fill(now)
+	if err := p.fill(ctx, now); err != nil {
+		return err
+	}
 	p.count()
 	w.add(p)
 	return nil

@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"context"
 	"slices"
 	"sync"
 
@@ -60,7 +61,7 @@ func columns(n int) (x *pack.Like, done func()) {
 }
 
 // fillLike sets the columns of the part, which have their ids.
-func (p *part) fillLike(now task.Instant) {
+func (p *part) fillLike(_ context.Context, now task.Instant) error {
 	x, all := p.like, p.w.chunk.Lines
 	p.now, x.CreatedAt = now, now
 	for i, at := range p.lines {
@@ -75,6 +76,7 @@ func (p *part) fillLike(now task.Instant) {
 			p.reject(i, faults...)
 		}
 	}
+	return nil
 }
 
 // countLike counts the added tasks.
