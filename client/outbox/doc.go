@@ -43,7 +43,8 @@
 //
 //	claim: INSERT batch(number+1, id, positions, low, seen)    one statement, one snapshot
 //	read the rows of the batch
-//	send: tasks without keys under the batch's id as request_id; the others in the order of their keys
+//	send: tasks without keys under the batch's id as request_id, or, if the whole is refused, singly under ids of their own;
+//	      the others in the order of their keys
 //	finish: DELETE moved rows, set refused ones aside          one statement, in the transaction of the next claim
 //
 // The claim comes first in that transaction: what is above about upto holds because the transaction has no id before

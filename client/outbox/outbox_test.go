@@ -135,11 +135,14 @@ func (b *bench) eventually(what string, ok func() bool) {
 // drained waits until the outbox is empty.
 func (b *bench) drained() {
 	b.Helper()
-	b.eventually("drained", func() bool {
-		var n int
-		b.must(b.pool.QueryRow(b.Context(), "SELECT count(*) FROM perceptor_outbox.operation").Scan(&n))
-		return n == 0
-	})
+	b.eventually("drained", func() bool { return b.rows() == 0 })
+}
+
+// rows returns how many operations are in the outbox.
+func (b *bench) rows() (n int) {
+	b.Helper()
+	b.must(b.pool.QueryRow(b.Context(), "SELECT count(*) FROM perceptor_outbox.operation").Scan(&n))
+	return n
 }
 
 // tags counts the added tasks by their param n.

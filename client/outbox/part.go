@@ -44,6 +44,8 @@ type batch struct {
 	claimedAt time.Time // by the local clock
 	// left is the number of its operations that are not finished.
 	left int
+	// single: its tasks without keys are sent singly, because Perceptor has refused them as a whole.
+	single bool
 }
 
 // row is an operation of a batch.

@@ -261,6 +261,45 @@ func TestBatchesThatAreTooLargeForTheServiceAreSentInParts(t *testing.T) {
 	}
 }
 
+// TestTasksThatAreSentSinglyHaveTheirOwnRequestIDsAlsoInARetry: the answer of one of them is lost, so it and those behind
+// it are sent again.
+func TestTasksThatAreSentSinglyHaveTheirOwnRequestIDsAlsoInARetry(t *testing.T) {
+	for _, kill := range []bool{false, true} {
+		t.Run(fmt.Sprintf("killed=%t", kill), func(t *testing.T) {
+			b := setup(t)
+			b.most = 40_000
+			var calls atomic.Int32
+			b.lose = func(method string) bool { return strings.HasSuffix(method, "AddTasks") && calls.Add(1)%4 == 3 }
+			b.within(func(tx pgx.Tx) error {
+				var errs []error
+				for n := range 9 {
+					x := oneShot(n)
+					x.Params["p"] = strings.Repeat("x", 16_000)
+					errs = append(errs, AddTask(t.Context(), tx, x))
+				}
+				return errors.Join(errs...)
+			})
+			stop := b.relay()
+			if kill {
+				b.eventually("some are moved", func() bool { return calls.Load() >= 3 && b.rows() <= 4 })
+				stop()
+				b.relay()
+			}
+			b.drained()
+			for n := range 9 {
+				if times := b.added()[fmt.Sprint(n)]; times != 1 {
+					t.Errorf("task %d was added %d times", n, times)
+				}
+			}
+			list, err := standard.ListRefused(t.Context(), b.pool, 0, 10)
+			b.must(err)
+			for _, x := range list {
+				t.Errorf("set aside: %s: %s", x.Reason, x.Message)
+			}
+		})
+	}
+}
+
 // Perceptor forgets request ids after a day, so what may have been stored before is not sent again.
 func TestWhatWasSentWithoutAnAnswerADayAgoIsSetAside(t *testing.T) {
 	b := setup(t)

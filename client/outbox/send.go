@@ -38,6 +38,8 @@ const (
 type sent struct {
 	*row
 	request proto.Message
+	// unreadable is why it has no request.
+	unreadable error
 }
 
 // send sends rows that were read just now, and records what becomes of them.
@@ -51,14 +53,16 @@ func (m *mover) send(rows []*row) {
 	for _, x := range rows {
 		q, err := x.decode()
 		switch {
+		case err != nil && x.key == "":
+			free = append(free, sent{row: x, unreadable: err})
 		case err != nil:
 			m.refuse(x, ReasonUnreadable, err.Error())
 		case x.key != "" && m.held[x.key] > 0:
 			m.postpone([]*row{x})
 		case x.key != "":
-			keyed = append(keyed, sent{x, q})
+			keyed = append(keyed, sent{row: x, request: q})
 		default:
-			free = append(free, sent{x, q})
+			free = append(free, sent{row: x, request: q})
 		}
 	}
 	m.sendFree(ctx, free)
@@ -81,7 +85,10 @@ func (m *mover) sending() (context.Context, context.CancelFunc) {
 	return ctx, func() { stop(); cancel() }
 }
 
-// sendFree sends tasks without keys of one batch, under its id: all of them are stored, or none.
+// sendFree sends tasks without keys of one batch. Perceptor knows what was sent under a request id, so a task must not
+// be sent again under another id, nor an id with other tasks. Therefore the batch's id is used only for the whole
+// batch: all of it is stored, or none, and none of it is finished before the answer. What is left of a
+// batch of which a part is finished is sent singly, as it was before.
 func (m *mover) sendFree(ctx context.Context, list []sent) {
 	if len(list) == 0 {
 		return
@@ -92,20 +99,54 @@ func (m *mover) sendFree(ctx context.Context, list []sent) {
 		}
 		return
 	}
-	results, err := m.tryAdd(ctx, list, list[0].batch.id)
-	if errors.Is(err, client.ErrInvalidArgument) && len(list) > 1 {
-		m.sendSingly(ctx, list)
+	var tasks, unreadable []sent
+	for _, x := range list {
+		if x.unreadable == nil {
+			tasks = append(tasks, x)
+		} else {
+			unreadable = append(unreadable, x)
+		}
+	}
+	if b := list[0].batch; len(tasks) == 0 || b.single || len(list) < len(b.positions) {
+		m.sendSingly(ctx, tasks)
+	} else if m.sendWhole(ctx, b, list, tasks) == postponed {
 		return
 	}
-	m.settle(list, results, err)
+	for _, x := range unreadable {
+		m.refuse(x.row, ReasonUnreadable, x.unreadable.Error())
+	}
 }
 
-// sendSingly sends the tasks of a batch that is refused as a whole.
+// sendWhole sends the tasks of a batch as a whole, and singly if that is refused. If it is postponed, so are all
+// operations of the batch.
+func (m *mover) sendWhole(ctx context.Context, b *batch, list, tasks []sent) fate {
+	results, err := m.tryAdd(ctx, tasks, b.id)
+	if b.single = errors.Is(err, client.ErrInvalidArgument) && len(tasks) > 1; b.single {
+		m.sendSingly(ctx, tasks)
+		return moved
+	}
+	f := judgement(opAdd, err)
+	if f == postponed {
+		tasks = list
+	}
+	m.settle(tasks, results, err)
+	return f
+}
+
+// sendSingly sends tasks one by one. Those that are postponed stay together.
 func (m *mover) sendSingly(ctx context.Context, list []sent) {
+	var again []*row
 	for i, x := range list {
 		results, err := m.tryAdd(ctx, list[i:i+1], x.requestID())
-		m.settle([]sent{x}, results, err)
+		if err == nil {
+			err = results[0].Err
+		}
+		if m.judged(x.row, err) == postponed {
+			m.r.failed(stepSend, err)
+			again = append(again, x.row)
+		}
 	}
+	m.postpone(again)
 }
 
 // requestID returns a request id for a call about the operation alone.
