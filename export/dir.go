@@ -2,9 +2,13 @@ package export
 
 import (
 	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -52,6 +56,8 @@ type Part struct {
 	Name  string `json:"name"`
 	Lines int64  `json:"lines"`
 	Bytes int64  `json:"bytes"`
+	// SHA256 is the digest of the file in hexadecimal digits, as sha256sum prints it.
+	SHA256 string `json:"sha256"`
 }
 
 // Dir is an export to part files. It is not safe for concurrent use. It holds its directory, in which no other one
@@ -63,11 +69,12 @@ type Dir struct {
 	writer *Writer
 	file   *os.File // nil: no part has begun
 	buffer *bufio.Writer
-	// at is the position after the last chunk, and partLines and partBytes are the size of the
-	// current part.
+	// at is the position after the last chunk. partLines and partBytes are the size of the current part, and digest is
+	// that of its bytes.
 	at        string
 	partLines int64
 	partBytes int64
+	digest    hash.Hash
 	broken    error // of a chunk that was not written
 }
 
@@ -113,7 +120,8 @@ func open(path string, f func() (*Dir, error)) (*Dir, error) {
 	return d, nil
 }
 
-// Resume opens an export that was interrupted. It removes what was not complete.
+// Resume opens an export that was interrupted. It removes what was not complete, and fails if a part is not as it was
+// written; so it reads all of them.
 func Resume(path string) (*Dir, error) {
 	if _, err := os.Stat(filepath.Join(path, StateFile)); err != nil {
 		return nil, err // and no lock is made
@@ -141,7 +149,7 @@ func resume(path string) (*Dir, error) {
 }
 
 func newDir(path string, s State) *Dir {
-	d := &Dir{State: s, path: path, at: s.Position}
+	d := &Dir{State: s, path: path, at: s.Position, digest: sha256.New()}
 	d.writer = NewWriter(d, s.What == Tasks)
 	return d
 }
@@ -149,15 +157,24 @@ func newDir(path string, s State) *Dir {
 // Tasks is [State.What] of an export of tasks.
 const Tasks = "tasks"
 
-// restore checks that the parts are there, and reads the bitmap.
+// restore checks that the parts are as they were written, and reads the bitmap.
 func (d *Dir) restore() error {
-	for _, p := range d.Parts {
+	for _, p := range d.Parts { // a size that differs is found before anything is read
 		at, err := os.Stat(filepath.Join(d.path, p.Name))
 		if err != nil {
 			return err
 		}
 		if at.Size() != p.Bytes {
 			return fmt.Errorf("%s has %d bytes; %s says %d", p.Name, at.Size(), StateFile, p.Bytes)
+		}
+	}
+	for _, p := range d.Parts {
+		sum, err := digestOf(filepath.Join(d.path, p.Name))
+		if err != nil {
+			return err
+		}
+		if sum != p.SHA256 {
+			return fmt.Errorf("%s is not as it was written: its SHA-256 is %s; %s says %s", p.Name, sum, StateFile, p.SHA256)
 		}
 	}
 	d.writer.database = d.Database
@@ -168,6 +185,18 @@ func (d *Dir) restore() error {
 	}
 	d.Seen = nil
 	return nil
+}
+
+// digestOf returns the digest of a file as [Part] has it.
+func digestOf(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return hex.EncodeToString(h.Sum(nil)), err
 }
 
 // clean removes parts that the state does not have: they were not complete, and what they have comes again.
@@ -242,6 +271,7 @@ func (d *Dir) Write(p []byte) (int, error) {
 	}
 	n, err := d.buffer.Write(p)
 	d.partBytes += int64(n)
+	d.digest.Write(p[:n]) // which never fails
 	return n, err
 }
 
@@ -284,7 +314,8 @@ func (d *Dir) complete() error {
 	if err != nil {
 		return err
 	}
-	d.Parts = append(d.Parts, Part{d.partName(), d.partLines, d.partBytes})
+	d.Parts = append(d.Parts, Part{d.partName(), d.partLines, d.partBytes, hex.EncodeToString(d.digest.Sum(nil))})
+	d.digest.Reset()
 	d.Lines, d.Bytes = d.Lines+d.partLines, d.Bytes+d.partBytes
 	d.file, d.buffer, d.partLines, d.partBytes = nil, nil, 0, 0
 	return nil

@@ -141,6 +141,29 @@ func leaveBehind(t *testing.T, d *Dir, r *rand.Rand) {
 	}
 }
 
+// A part of the right size whose bytes were lost, as a disk may lose them, or were replaced.
+func TestAnExportWithADamagedPartIsNotTakenForComplete(t *testing.T) {
+	path := t.TempDir()
+	d, err := Create(path, Tasks, json.RawMessage(`{}`), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []Chunk{{[]byte("{\"id\":\"512\"}\n"), "1"}, {[]byte("{\"id\":\"1024\"}\n"), ""}} {
+		if err := d.Add(c, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d, err = Resume(path); err != nil || !d.Done {
+		t.Fatalf("the parts are as they were written: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(path, "tasks-00002.jsonl"), make([]byte, d.Parts[1].Bytes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Resume(path); err == nil || !strings.Contains(err.Error(), "tasks-00002.jsonl is not as it was written") {
+		t.Errorf("a part of zeros: %v", err)
+	}
+}
+
 func TestWhatIsNoExportDoesNotContinue(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
 		"no state":      func(path string) error { return os.Remove(filepath.Join(path, StateFile)) },
@@ -153,6 +176,9 @@ func TestWhatIsNoExportDoesNotContinue(t *testing.T) {
 		},
 		"a part is missing": func(path string) error { return os.Remove(filepath.Join(path, "tasks-00001.jsonl")) },
 		"a part is cut":     func(path string) error { return os.Truncate(filepath.Join(path, "tasks-00001.jsonl"), 3) },
+		"a part has other bytes": func(path string) error {
+			return os.WriteFile(filepath.Join(path, "tasks-00001.jsonl"), []byte("{\"id\":\"513\"}\n"), 0o600)
+		},
 	} {
 		path := t.TempDir()
 		d, err := Create(path, Tasks, json.RawMessage(`{}`), 1)

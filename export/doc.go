@@ -6,8 +6,8 @@
 // A directory has the parts tasks-00001.jsonl, tasks-00002.jsonl and so on, and export.json, the
 // state. A part is written under another name, synced, and renamed when it is complete; then
 // the state is replaced, with the parts and the position after them. So a part that has its name is
-// complete, and the state never says more than what is on the disk. [Resume] removes what was
-// not complete and continues at the position of the state.
+// complete, and the state never says more than what is on the disk. [Resume] compares the parts with their digests in the
+// state, removes what was not complete and continues at the position of the state.
 //
 // # Each task once
 //
