@@ -55,8 +55,9 @@ type rejects struct {
 	cut   bool // and its last line is cut off
 	known map[place]bool
 	local int64 // lines that could not be read
-	// remote counts the lines that the service has rejected.
-	remote int64
+	// remote counts the lines that the service has rejected. The file has the listed ones: the service names the faults of a
+	// chunk up to a limit, and does not name those again that it has found in its data.
+	remote, listed int64
 }
 
 // errTooMany ends an import that has too many rejected lines.
@@ -141,11 +142,11 @@ func (r *rejects) fault(f *transfer.Fault) error {
 	return r.check()
 }
 
-// answer adds the lines of a chunk that the service has rejected.
-func (r *rejects) answer(c *transfer.Chunk, a *perceptorv1.WriteImportResponse) error {
+// answer adds the lines of a chunk that the service has rejected. counted says that remote has them.
+func (r *rejects) answer(c *transfer.Chunk, a *perceptorv1.WriteImportResponse, counted bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !a.Replayed {
+	if !counted {
 		r.remote += a.RejectedCount
 	}
 	if len(a.Rejected) == 0 {
@@ -155,8 +156,13 @@ func (r *rejects) answer(c *transfer.Chunk, a *perceptorv1.WriteImportResponse) 
 	if err != nil {
 		return err
 	}
-	for _, f := range a.Rejected {
+	last := int32(-1)
+	for _, f := range a.Rejected { // by line
 		at := c.Position(int(f.Line))
+		if f.Line != last && !r.known[place{at.File, at.Line, f.Field}] {
+			r.listed++
+		}
+		last = f.Line
 		reject := reject{
 			File: at.File, Line: at.Line, Column: c.Column(f.Field), Field: f.Field, Value: x.Value(int(f.Line), f.Field), Rule: f.Message, Chunk: c.Number,
 		}
@@ -177,6 +183,23 @@ func (r *rejects) check() error {
 		return errTooMany
 	}
 	return nil
+}
+
+// summary says how many lines are rejected, and where they are.
+func (r *rejects) summary(verb string) string {
+	n := r.count()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	text := countText(n, "line") + " " + verb
+	missing := r.remote - r.listed
+	if missing <= 0 {
+		return text + ", written to " + r.name
+	}
+	if missing < n {
+		text += ", " + countText(n-missing, "line") + " of them written to " + r.name
+	}
+	return text + "; " + countText(missing, "line") + " cannot be named, because the service names the first faults of a chunk (a smaller --chunk-lines names more), " +
+		"and conflicting keys only once (an answer was lost)"
 }
 
 // count returns the number of rejected lines.

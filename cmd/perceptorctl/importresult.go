@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -88,15 +89,14 @@ func (i *importing) finished(ctx context.Context, done *perceptorv1.Import) erro
 	if i.dryRun && i.mayHaveKeys() {
 		fmt.Fprintln(i.cmd.ErrOrStderr(), "keys were not looked up (--dry-run): lines whose idempotency_key exists, or is that of an earlier line, are counted as added")
 	}
-	n := i.rejects.count()
-	if n == 0 {
+	if i.rejects.count() == 0 {
 		return nil
 	}
 	if !i.dryRun {
-		fmt.Fprintf(i.cmd.ErrOrStderr(), "%s rejected, written to %s\n", countText(n, "line"), i.rejects.name)
+		fmt.Fprintln(i.cmd.ErrOrStderr(), i.rejects.summary("rejected"))
 		return nil
 	}
-	return &cli.Error{Code: cli.Failure, Err: fmt.Errorf("%s would be rejected, written to %s", countText(n, "line"), i.rejects.name)}
+	return &cli.Error{Code: cli.Failure, Err: errors.New(i.rejects.summary("would be rejected"))}
 }
 
 // mayHaveKeys reports whether lines have idempotency keys, as far as that is known.

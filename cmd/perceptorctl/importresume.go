@@ -79,7 +79,7 @@ func (c *ctl) resumeImport(ctx context.Context, cmd *cobra.Command, conn *grpc.C
 	if err != nil {
 		return err
 	}
-	if i.rejects.remote = on.RejectedCount; lines < on.RejectedCount {
+	if i.rejects.remote, i.rejects.listed = on.RejectedCount, lines; lines < on.RejectedCount {
 		// The answers to some chunks were lost. Answers come in order, so those before the last one with a reject were not.
 		i.resendFrom = max(1, chunk)
 	}

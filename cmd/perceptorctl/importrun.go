@@ -235,16 +235,18 @@ func isStored(i *perceptorv1.Import, number int64) bool {
 	return slices.ContainsFunc(i.StoredChunks, func(r *perceptorv1.ChunkRange) bool { return r.First <= number && number <= r.Last })
 }
 
-// take takes the answer to a chunk.
+// take takes the answer to a chunk. One that the service had stored, and whose answer was lost, counts here, unless it was
+// stored when this command began.
 func (i *importing) take(c *transfer.Chunk, a *perceptorv1.WriteImportResponse) error {
-	if !a.Replayed {
+	counted := isStored(i.on, c.Number)
+	if !counted {
 		i.added.Add(a.AddedCount)
 		i.skipped.Add(a.SkippedCount)
 		i.updated.Add(a.UpdatedCount)
 	}
 	i.answered.Add(int64(c.Lines))
 	i.pause(a)
-	return i.rejects.answer(c, a)
+	return i.rejects.answer(c, a, counted)
 }
 
 // progress tells how far the import is.
