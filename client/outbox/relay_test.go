@@ -158,7 +158,7 @@ func TestWhatIsRefusedForGoodBlocksNobodyAndCanBeRetriedOrDiscarded(t *testing.T
 		_, err := b.pool.Exec(ctx, "SELECT perceptor_outbox.perceptor_add('bad', '{}', NULL, $1::text::jsonb)", options)
 		b.must(err)
 	}
-	_, err = b.pool.Exec(ctx, "INSERT INTO perceptor_outbox.operation (part, op, form, body) VALUES (1, 1, 1, '\\xffff'), (4, 1, 99, '\\x00')")
+	_, err = b.pool.Exec(ctx, "INSERT INTO perceptor_outbox.operation (part, op, form, body) VALUES (1, 1, 1, '\\xffff'), (4, 1, 99, '\\x00'), (4, 2, 1, '')")
 	b.must(err)
 	b.within(func(tx pgx.Tx) error {
 		return errors.Join(AddTask(ctx, tx, keyed("k", "first")), AddTask(ctx, tx, keyed("k", "second")), TriggerTask(ctx, tx, ByKey("k")), AddTask(ctx, tx, oneShot("free")))
@@ -185,7 +185,7 @@ func TestWhatIsRefusedForGoodBlocksNobodyAndCanBeRetriedOrDiscarded(t *testing.T
 			t.Errorf("refused: %+v", x)
 		}
 	}
-	if reasons[ReasonUnreadable] != 4 || reasons["INVALID_FIELD"] != 1 || reasons["IDEMPOTENCY_KEY_REUSED"] != 1 {
+	if reasons[ReasonUnreadable] != 5 || reasons["INVALID_FIELD"] != 1 || reasons["IDEMPOTENCY_KEY_REUSED"] != 1 {
 		t.Errorf("reasons: %v", reasons)
 	}
 	n, err := standard.RetryRefused(ctx, b.pool, positions[:2])
@@ -193,11 +193,11 @@ func TestWhatIsRefusedForGoodBlocksNobodyAndCanBeRetriedOrDiscarded(t *testing.T
 	b.drained()
 	backlog, err := standard.Backlog(ctx, b.pool)
 	b.must(err)
-	if n != 2 || backlog.Refused != 6 || backlog.Rows != 0 {
+	if n != 2 || backlog.Refused != 7 || backlog.Rows != 0 {
 		t.Errorf("%d retried; backlog %+v", n, backlog)
 	}
-	if n, err = standard.DiscardRefused(ctx, b.pool, positions); err != nil || n != 4 {
-		t.Errorf("%d discarded, %v; want 4: those that were retried have new positions", n, err)
+	if n, err = standard.DiscardRefused(ctx, b.pool, positions); err != nil || n != 5 {
+		t.Errorf("%d discarded, %v; want 5: those that were retried have new positions", n, err)
 	}
 }
 

@@ -52,6 +52,9 @@ func (m *mover) send(rows []*row) {
 	var free, keyed []sent
 	for _, x := range rows {
 		q, err := x.decode()
+		if _, add := q.(*perceptorv1.AddTaskRequest); err == nil && x.key == "" && !add {
+			err = fmt.Errorf("%s without a key", x.op) // a row that no function of the outbox writes
+		}
 		switch {
 		case err != nil && x.key == "":
 			free = append(free, sent{row: x, unreadable: err})
