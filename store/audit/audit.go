@@ -53,13 +53,16 @@ func (s *Store) Append(ctx context.Context, events []task.AuditEvent) error {
 		d := home(e.Tenant)
 		byHome[d] = append(byHome[d], e)
 	}
-	var errs []error
+	// At once: a database that is slow to fail holds up neither the others nor the whole for longer than a caller waits.
+	var errs [task.Databases]error
+	var storing sync.WaitGroup
 	for d, list := range byHome {
 		if len(list) > 0 {
-			errs = append(errs, s.appendFrom(ctx, d, columnsOf(list)))
+			storing.Go(func() { errs[d] = s.appendFrom(ctx, d, columnsOf(list)) })
 		}
 	}
-	return errors.Join(errs...)
+	storing.Wait()
+	return errors.Join(errs[:]...)
 }
 
 // appendFrom stores rows in the first database that answers, from database d on.

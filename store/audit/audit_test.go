@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -121,6 +122,33 @@ func TestAnEventGoesElsewhereWhenItsDatabaseDoesNotAnswer(t *testing.T) {
 	// Event 1 is in two databases now.
 	if page := s.mustList(t, task.AuditQuery{Tenant: 5, Limit: 10}); len(page.Events) != 2 || page.Missing != nil {
 		t.Errorf("got %d events, missing %v", len(page.Events), page.Missing)
+	}
+}
+
+// TestEventsGoElsewhereInTimeWhenHalfOfTheDatabasesAreSlowToFail locks the tables of half of the databases, as a server does
+// that is slow.
+func TestEventsGoElsewhereInTimeWhenHalfOfTheDatabasesAreSlowToFail(t *testing.T) {
+	t.Parallel()
+	s, c := store1(t)
+	for d := range task.Databases / 2 {
+		tx, err := c.Pool(d).Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback(t.Context()) //nolint:errcheck // it only ends the lock
+		if _, err := tx.Exec(t.Context(), "SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE audit_event"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var events []task.AuditEvent
+	for d := range int32(task.Databases) {
+		events = append(events, event(d, 1000, int64(d+1)))
+	}
+	// One after the other, the databases take the limit of a lock 8 + 7 + ... + 1 times.
+	ctx, cancel := context.WithTimeout(t.Context(), 20*store.DefaultLockTimeout)
+	defer cancel()
+	if err := s.Append(ctx, events); err != nil {
+		t.Errorf("half of the databases take events: %v", err)
 	}
 }
 
