@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/RoaringBitmap/roaring/v2/roaring64"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
@@ -282,6 +284,40 @@ func TestASnapshotOfAStandbyHasTheTasksAsOfOneInstant(t *testing.T) {
 	}
 	if _, err := readOnly.Pool(0).Exec(t.Context(), "DELETE FROM task"); err == nil {
 		t.Error("a session that only reads has written")
+	}
+}
+
+// The server hangs while a page is visited, so that nothing answers the end of the snapshots.
+func TestASnapshotOfAServerThatHangsEnds(t *testing.T) {
+	t.Parallel()
+	dsn := storetest.DSN(t)
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := testenv.NewProxy(t, net.JoinHostPort(config.Host, fmt.Sprint(config.Port)))
+	if dsn, err = proxy.Through(dsn); err != nil {
+		t.Fatal(err)
+	}
+	s := New(storetest.OpenDSN(t, dsn, func(c *store.Config) { c.ReadOnly = true; c.IdleInTransaction = time.Minute }), Config{})
+	defer proxy.Thaw()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.ExportSnapshot(ctx, &task.ExportQuery{Tenant: 7}, true, func(*task.ExportPage) error {
+			proxy.Freeze()
+			cancel() // as Ctrl-C does
+			return ctx.Err()
+		})
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("it ends with %v", err)
+		}
+	case <-time.After(endSnapshots + 30*time.Second):
+		t.Error("it does not end")
 	}
 }
 

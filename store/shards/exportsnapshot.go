@@ -18,8 +18,8 @@ import (
 // ErrPrimary is the error of [Store.ExportSnapshot] on a primary.
 var ErrPrimary = errors.New("the server is a primary: a snapshot that lasts as long as the export keeps vacuum from removing the versions of rows that claims and reports make meanwhile, so that tables grow and claims become slow")
 
-// openSnapshots bounds the time to begin the snapshots of all databases.
-const openSnapshots = time.Minute
+// openSnapshots and endSnapshots bound the time to begin and to end the snapshots of all databases.
+const openSnapshots, endSnapshots = time.Minute, 2 * time.Second
 
 // ExportSnapshot is [Store.Export] in one snapshot of each server: all databases of a server are
 // read as of one instant. The snapshots last until it returns, which keeps vacuum from its work, so
@@ -28,8 +28,11 @@ const openSnapshots = time.Minute
 func (s *Store) ExportSnapshot(ctx context.Context, q *task.ExportQuery, primary bool, visit func(*task.ExportPage) error) error {
 	snapshots, err := s.beginSnapshots(ctx, primary)
 	defer func() {
+		// A server that hangs must not keep the caller: without a rollback the connection is closed, which ends the snapshot, too.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endSnapshots)
+		defer cancel()
 		for _, tx := range snapshots {
-			_ = tx.Rollback(context.WithoutCancel(ctx)) // it has read only
+			_ = tx.Rollback(ctx) // it has read only
 		}
 	}()
 	if err != nil {
