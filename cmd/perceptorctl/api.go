@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -50,8 +52,7 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 	if creds.Info().SecurityProtocol == "insecure" && !c.insecure && !config.IsLoopback(c.address) {
 		return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("--address: %q is not on loopback, and the token would be sent in the clear", c.address), Hint: clearHint}
 	}
-	conn, err := grpc.NewClient("dns:///"+c.address, grpc.WithTransportCredentials(creds),
-		grpc.WithUnaryInterceptor(within(c.timeout)), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)))
+	conn, err := c.dial(creds)
 	if err != nil {
 		return cli.Usagef("--address: %q is not host:port: %v", c.address, err)
 	}
@@ -64,6 +65,20 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 		ctx = metadata.AppendToOutgoingContext(ctx, "perceptor-tenant", c.inspect)
 	}
 	return c.explain(f(ctx, conn))
+}
+
+// A service that is asked something and sends nothing for aliveEvery is asked whether it is alive. The connection ends if
+// there is no answer within aliveTimeout: a stream, such as that of an export, has no other limit.
+const (
+	aliveEvery   = 15 * time.Second // servers refuse less than 10 s
+	aliveTimeout = 15 * time.Second // a busy machine is no dead one
+)
+
+// dial returns a connection to the API.
+func (c *ctl) dial(creds credentials.TransportCredentials, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return grpc.NewClient("dns:///"+c.address, append(extra, grpc.WithTransportCredentials(creds),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: aliveEvery, Timeout: aliveTimeout}),
+		grpc.WithUnaryInterceptor(within(c.timeout)), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)))...)
 }
 
 // checkAddress refuses what is not host:port, such as a URL or a host alone.

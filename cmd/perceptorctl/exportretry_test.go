@@ -4,15 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/perceptor/perceptor/export"
@@ -105,4 +108,75 @@ func TestAChunkThatCannotBeWrittenIsToldOnce(t *testing.T) {
 	if text := s.end(err).Error(); strings.Count(text, "no such file") != 1 {
 		t.Errorf("the error is %q", text)
 	}
+}
+
+// silentExport sends a chunk, and then nothing.
+type silentExport struct {
+	perceptorv1.UnimplementedExportServiceServer
+}
+
+func (silentExport) ExportTasks(_ *perceptorv1.ExportTasksRequest, to grpc.ServerStreamingServer[perceptorv1.ExportChunk]) error {
+	err := to.Send(&perceptorv1.ExportChunk{Position: "1"})
+	<-to.Context().Done()
+	return err
+}
+
+// oneConn is a listener with one connection.
+type oneConn struct{ conns chan net.Conn }
+
+func (l oneConn) Accept() (net.Conn, error) {
+	if c, ok := <-l.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (oneConn) Close() error   { return nil }
+func (oneConn) Addr() net.Addr { return &net.TCPAddr{} }
+
+// deafConn is a connection to a server that takes no more data once it is deaf.
+type deafConn struct {
+	net.Conn
+	deaf *atomic.Bool
+}
+
+func (c deafConn) Write(p []byte) (int, error) {
+	if c.deaf.Load() {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+// The process of taskd is stopped, so that its connections stay open and nothing comes.
+func TestAnExportFromAServiceThatHangsIsInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		l := oneConn{make(chan net.Conn, 1)}
+		l.conns <- far
+		server := grpc.NewServer()
+		perceptorv1.RegisterExportServiceServer(server, silentExport{})
+		go server.Serve(l) //nolint:errcheck // it ends with Stop
+		defer server.Stop()
+		defer close(l.conns)
+		deaf := &atomic.Bool{}
+		c := &ctl{address: "127.0.0.1:1", timeout: time.Second}
+		conn, err := c.dial(insecure.NewCredentials(), grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return deafConn{near, deaf}, nil }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close() //nolint:errcheck // nothing depends on it
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		stream, err := perceptorv1.NewExportServiceClient(conn).ExportTasks(ctx, &perceptorv1.ExportTasksRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		deaf.Store(true)
+		began := time.Now()
+		if _, err = stream.Recv(); !again(err) || time.Since(began) > 2*(aliveEvery+aliveTimeout) {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+	})
 }
