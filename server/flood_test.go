@@ -208,20 +208,37 @@ func TestUnfinishedRequestsOfOneTenantStopNoOtherAndEnd(t *testing.T) {
 func TestAConnectionReceivesABoundedNumberOfBytes(t *testing.T) {
 	t.Parallel()
 	const largest, streams = 1 << 20, 80
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	b := setup(t, func(c *Config) { c.GRPC, c.MaxRequestBytes, c.ReceiveTimeout = l, largest, 20*time.Second })
-	c := newHTTP2Client(t, must(net.Dial("tcp", l.Addr().String()))(t))
-	var ids []uint32
-	for i := range streams {
-		ids = append(ids, uint32(2*i+1))
-		c.open(ids[i], "acme-secret", addTasks, largest-1)
+	for _, method := range []string{addTasks, perceptorv1.ExportService_ExportTasks_FullMethodName} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+			b := setup(t, func(c *Config) { c.GRPC, c.MaxRequestBytes, c.ReceiveTimeout = l, largest, 20*time.Second })
+			c := newHTTP2Client(t, must(net.Dial("tcp", l.Addr().String()))(t))
+			var ids []uint32
+			for i := range streams {
+				ids = append(ids, uint32(2*i+1))
+				c.open(ids[i], "acme-secret", method, largest-1)
+			}
+			sent := c.sendAll(ids, largest-2)
+			if most := connIntakeRequests*largest + streams*streamWindow + connWindow; sent > most || sent < largest {
+				t.Errorf("the server has received %d bytes of unfinished requests, want at most %d", sent, most)
+			}
+			if a := b.fetch("rival-secret", http.MethodGet, "/v1/tasks", "", nil); a.http != http.StatusOK {
+				t.Errorf("another tenant during the flood: %d %s", a.http, a.body)
+			}
+		})
 	}
-	sent := c.sendAll(ids, largest-2)
-	if most := connIntakeRequests*largest + streams*streamWindow + connWindow; sent > most || sent < largest {
-		t.Errorf("the server has received %d bytes of unfinished requests, want at most %d", sent, most)
-	}
-	if a := b.fetch("rival-secret", http.MethodGet, "/v1/tasks", "", nil); a.http != http.StatusOK {
-		t.Errorf("another tenant during the flood: %d %s", a.http, a.body)
+}
+
+func TestTheRequestOfAnExportMustArriveInTimeAndIsChargedUntilTheCallEnds(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *Config) { c.ReceiveTimeout = 50 * time.Millisecond })
+	ctx := metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer acme-secret")
+	for i := range 2 * connIntakeRequests { // more than fit at once
+		s := must(b.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, perceptorv1.ExportService_ExportTasks_FullMethodName))(t)
+		if a := b.answerOf(status.Convert(s.RecvMsg(&perceptorv1.ExportChunk{}))); a.reason != "REQUEST_TOO_SLOW" {
+			t.Fatalf("export %d without a request: %s %s", i, a.code, a.reason)
+		}
 	}
 }
 

@@ -22,6 +22,9 @@ import (
 // its messages has one in either direction, so a caller that sends nothing, or takes nothing,
 // keeps nothing for long. A stream counts as one call in progress of its tenant. When the server
 // stops, a stream receives nothing more, so that it ends after what it has received.
+//
+// The one request of a stream to which only the server sends more is received and charged like
+// that of any other call. The methods that receive more bound their streams themselves.
 
 const (
 	// streamIdle bounds the time between two messages of a caller.
@@ -46,19 +49,20 @@ func (g *gate) registerStreams(guarded *grpc.ServiceDesc, desc *grpc.ServiceDesc
 			return fmt.Errorf("register %s: it has no scope", full)
 		}
 		guarded.Streams[i] = s
-		guarded.Streams[i].Handler = g.guardStream(full, need, s.Handler)
+		guarded.Streams[i].Handler = g.guardStream(full, need, s.Handler, !s.ClientStreams)
 	}
 	return nil
 }
 
 // guardStream wraps the handler of a stream: it authenticates the caller before the first
-// message is read.
-func (g *gate) guardStream(full string, need Scopes, next grpc.StreamHandler) grpc.StreamHandler {
+// message is read. single says that the caller sends one request only.
+func (g *gate) guardStream(full string, need Scopes, next grpc.StreamHandler, single bool) grpc.StreamHandler {
 	return func(service any, from grpc.ServerStream) error {
 		ctx := from.Context()
 		c := &call{method: full, began: time.Now(), headers: authorization(ctx)}
 		ctx = incoming(requestid.With(ctx, requestID(ctx)))
-		err := g.serveStream(ctx, c, need, service, from, next)
+		s := &stream{ServerStream: from, gate: g, call: c, need: need, single: single, ctx: ctx}
+		err := g.serveStream(s, service, next)
 		if err != nil {
 			g.tarpit.delay(ctx, c.who, err)
 		}
@@ -66,14 +70,14 @@ func (g *gate) guardStream(full string, need Scopes, next grpc.StreamHandler) gr
 	}
 }
 
-func (g *gate) serveStream(ctx context.Context, c *call, need Scopes, service any, from grpc.ServerStream, next grpc.StreamHandler) (err error) {
+func (g *gate) serveStream(s *stream, service any, next grpc.StreamHandler) (err error) {
+	ctx, c := s.ctx, s.call
 	defer func() {
 		if p := recover(); p != nil {
 			err = g.panicked(ctx, c, p)
 		}
 		err = g.finish(ctx, c, err)
 	}()
-	s := &stream{ServerStream: from, gate: g, call: c, need: need, ctx: ctx}
 	if err := s.admit(); err != nil {
 		return err
 	}
@@ -86,6 +90,7 @@ func (g *gate) serveStream(ctx context.Context, c *call, need Scopes, service an
 		return err
 	}
 	defer g.calls.Give(c.who.Tenant.ID, 1)
+	defer c.release()
 	return next(service, s)
 }
 
@@ -96,7 +101,9 @@ type stream struct {
 	gate *gate
 	call *call
 	need Scopes
-	ctx  context.Context
+	// single says that the caller sends one request only.
+	single bool
+	ctx    context.Context
 	// who is the caller as of the last check, at admitted.
 	who      atomic.Pointer[Identity]
 	admitted atomic.Pointer[time.Time]
@@ -143,6 +150,9 @@ func (s *stream) RecvMsg(m any) error {
 	if err := s.admit(); err != nil {
 		return err
 	}
+	if s.single {
+		return s.receiveSingle(m)
+	}
 	if err := s.call.spent.payDebt(s.ctx); err != nil {
 		return err
 	}
@@ -154,6 +164,16 @@ func (s *stream) RecvMsg(m any) error {
 	if err == nil {
 		s.call.spent.streamed(proto.Size(m.(proto.Message)))
 	}
+	return err
+}
+
+// receiveSingle receives the one request of the stream. It is charged until the call ends: otherwise
+// a tenant could leave as many of the largest size unfinished as it may have calls.
+func (s *stream) receiveSingle(m any) error {
+	r := &received{message: m, pay: func(bytes int) (int, error) { return s.call.spent.pay(s.ctx, bytes) }}
+	held, got, err := s.gate.intake.receive(s.ctx, s.call.who.Tenant.ID, s.ServerStream.RecvMsg, r)
+	s.call.held = held
+	s.call.spent.receive(got)
 	return err
 }
 
