@@ -27,6 +27,11 @@ const (
 	// little.
 	remember = 500 * time.Millisecond
 	opsGrace = time.Second
+	// takeWithin is how long an answer may wait for its caller. Otherwise a caller that takes none would keep
+	// its place, and anybody could take all that its address may have.
+	takeWithin = 30 * time.Second
+	// profilesPath begins the paths of profiles.
+	profilesPath = "/debug/pprof/"
 	// opsConnections is the most connections at once. One address has half of them, or less while
 	// others have many: anybody may connect, and must not use up the descriptors of the process.
 	opsConnections = 256
@@ -94,14 +99,27 @@ func NewOps(l net.Listener, metrics prometheus.Gatherer, checks []Check, options
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), MaxRequestsInFlight: 4, Timeout: 10 * time.Second,
 	})))
 	if options.Profiles {
-		mux.Handle("/debug/pprof/", o.operators(profiles()))
+		mux.Handle(profilesPath, o.operators(profiles()))
 	}
 	o.http = &http.Server{
-		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		Handler: taken(mux), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ConnState: newOpsPlaces().follow,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	return o
+}
+
+// taken bounds the time in which callers take their answers. A profile may be one of any duration, so
+// http.Server.WriteTimeout is not used, and operators decide how long they take those.
+func taken(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		until := time.Now().Add(takeWithin)
+		if strings.HasPrefix(r.URL.Path, profilesPath) {
+			until = time.Time{}
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(until) // all connections have deadlines
+		next.ServeHTTP(w, r)
+	})
 }
 
 // opsPlaces has the places of connections, by network. It is safe for concurrent use.
@@ -148,18 +166,18 @@ func callerAt(a net.Addr) netip.Addr {
 func index(profiles bool) string {
 	text := "Perceptor, for operators\n\n/healthz  is the process alive?\n/readyz   is it ready, and what does not work?\n/metrics  for Prometheus\n"
 	if profiles {
-		text += "/debug/pprof/  profiles\n"
+		text += profilesPath + "  profiles\n"
 	}
 	return text
 }
 
 func profiles() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc(profilesPath, pprof.Index)
+	mux.HandleFunc(profilesPath+"cmdline", pprof.Cmdline)
+	mux.HandleFunc(profilesPath+"profile", pprof.Profile)
+	mux.HandleFunc(profilesPath+"symbol", pprof.Symbol)
+	mux.HandleFunc(profilesPath+"trace", pprof.Trace)
 	return mux
 }
 

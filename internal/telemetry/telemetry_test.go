@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -322,6 +323,53 @@ func TestOneAddressHasAPartOfTheConnections(t *testing.T) {
 		_, ok = alive()
 	}
 }
+
+// A caller that takes no answer must not keep its connection: anybody may ask whether the program is alive.
+func TestACallerThatTakesNoAnswerLosesItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		l := &oneConn{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
+		l.conn <- near
+		ops := NewOps(l, NewRegistry(), nil, OpsOptions{}, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- ops.Run(ctx) }()
+		if _, err := far.Write([]byte("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // until the next look
+		if n, err := far.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%d bytes can be read after a minute", n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// oneConn is a listener with one connection.
+type oneConn struct {
+	conn   chan net.Conn
+	closed chan struct{}
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conn:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *oneConn) Close() error {
+	close(l.closed)
+	return nil
+}
+
+func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
 // connFrom is a connection from an address.
 type connFrom struct {
