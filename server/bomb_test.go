@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"net/http"
 	"runtime"
 	"strings"
 	"testing"
@@ -101,6 +102,17 @@ func TestEntriesOfAllLevelsAreCounted(t *testing.T) {
 	}
 	if n := jsonEntries([]byte(`{"a":["x,{[", "\",", 1], "b":{}}`)); n != 6 {
 		t.Errorf("%d entries of JSON, want 6", n)
+	}
+}
+
+// A value in JSON becomes two messages, so JSON that is not too deep may become a request that is.
+func TestJSONThatBecomesTooManyMessagesIsNoFaultOfTheServer(t *testing.T) {
+	b := setup(t)
+	const levels = 6000
+	body := `{"kind":"k","type":"ONE_SHOT","payload":{"json":` + strings.Repeat("[", levels) + strings.Repeat("]", levels) + `}}`
+	a := b.fetch("acme-secret", http.MethodPost, "/v1/tasks", body, nil)
+	if a.http != http.StatusBadRequest || a.reason != "MALFORMED_REQUEST" {
+		t.Errorf("%d %s", a.http, a.body)
 	}
 }
 

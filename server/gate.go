@@ -391,8 +391,9 @@ func (g *gate) Invoke(ctx context.Context, full string, args, reply any, _ ...gr
 		switch {
 		case err != nil: // the console has passed on what a browser sent
 			r.err = malformed("a text is not valid UTF-8")
-		case r.admit(len(wire)):
-			r.err = proto.Unmarshal(wire, r.message.(proto.Message))
+		case r.admit(len(wire)) && proto.Unmarshal(wire, r.message.(proto.Message)) != nil:
+			// The library has just written it, so only its depth is wrong: a value in JSON becomes two messages.
+			r.err = malformed("its objects and lists lie too deep within each other")
 		}
 		return nil
 	}, nil)
