@@ -116,6 +116,31 @@ func TestJSONThatBecomesTooManyMessagesIsNoFaultOfTheServer(t *testing.T) {
 	}
 }
 
+// Small values in JSON take fifty times as much memory when they are decoded.
+func TestJSONIsChargedForItsMemoryBeforeItIsDecoded(t *testing.T) {
+	b := setup(t, func(c *Config) { c.ReceiveTimeout = 100 * time.Millisecond })
+	pool := b.server.decoded.tenants
+	const half = decodedMemory / 2
+	if !pool.Take(acme.ID, half) {
+		t.Fatal("a tenant has less than half of the memory")
+	}
+	for _, verb := range [][2]string{{http.MethodPost, "/v1/tasks"}, {http.MethodPatch, "/v1/tasks/1000?updateMask=payload"}} {
+		add := func(secret string) string {
+			return b.fetch(secret, verb[0], verb[1], `{"payload":{"json":[`+strings.Repeat("[],", countedFrom)+`[]]}}`, nil).reason
+		}
+		if reason := add("acme-secret"); reason != "TENANT_BUSY" {
+			t.Errorf("%s when the tenant has its part: %s", verb[0], reason)
+		}
+		if reason := add("rival-secret"); reason == "TENANT_BUSY" {
+			t.Errorf("%s of another tenant: %s", verb[0], reason)
+		}
+	}
+	pool.Give(acme.ID, half)
+	if free := pool.Free(); free != decodedMemory {
+		t.Errorf("%d bytes are still charged", decodedMemory-free)
+	}
+}
+
 // TestManyTagsAreOneFault: a fault for each of them took minutes.
 func TestJSONThatIsNestedTooDeeplyIsRefusedBeforeItIsDecoded(t *testing.T) {
 	b := setup(t)

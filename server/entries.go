@@ -14,6 +14,10 @@ const (
 	// countedFrom is the size in bytes from which entries are counted: smaller requests may have
 	// as many as fit.
 	countedFrom = 64 << 10
+	// entryBytes is what an entry of JSON takes in memory when it is decoded, if it has no content.
+	entryBytes = 256
+	// decodedMemory bounds the entries of JSON that are decoded at once, in bytes. A tenant may have half of it.
+	decodedMemory = 1 << 30
 	// maxNesting is the most messages within each other in such a request. Only JSON in
 	// payloads nests without end.
 	maxNesting = 1000
@@ -74,17 +78,29 @@ func entriesIn(field protoreflect.FieldDescriptor, kind protowire.Type, content 
 }
 
 // jsonEntries returns the number of values that the objects and lists of a JSON text have at most.
-func jsonEntries(text []byte) (n int) {
-	quoted := false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case !quoted && (c == ',' || c == '{' || c == '['):
-			n++
+func jsonEntries(text []byte) int {
+	c := entryCounter{}
+	c.count(text)
+	return c.entries
+}
+
+// entryCounter counts the entries of a JSON text that comes in parts.
+type entryCounter struct {
+	entries         int
+	quoted, escaped bool
+}
+
+func (c *entryCounter) count(part []byte) {
+	for _, b := range part {
+		switch {
+		case c.escaped:
+			c.escaped = false
+		case c.quoted && b == '\\':
+			c.escaped = true
+		case b == '"':
+			c.quoted = !c.quoted
+		case !c.quoted && (b == ',' || b == '{' || b == '['):
+			c.entries++
 		}
 	}
-	return n
 }

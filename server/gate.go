@@ -42,6 +42,8 @@ type gate struct {
 	calls   *share.Pool[int32]
 	intake  *intake
 	answers *budget
+	// decoded has the memory of requests over HTTP when they are decoded.
+	decoded *budget
 	stores  *storePlaces
 	// sendWithin is how long an answer may wait for its caller.
 	sendWithin time.Duration

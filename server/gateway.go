@@ -102,6 +102,11 @@ func (g *gate) early(next http.Handler) http.Handler {
 			return
 		}
 		defer held.release()
+		if r.Body != nil && r.Body != http.NoBody {
+			body := &decodedBody{ReadCloser: r.Body, ctx: r.Context(), of: g.decoded, by: user{who.Tenant.ID, from}}
+			defer func() { body.held.release() }()
+			r.Body = body
+		}
 		answer := &hold{}
 		defer func() { answer.held.release() }()
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), holdKey{}, answer)))

@@ -126,8 +126,11 @@ func decodingError(method string, err error) error {
 		n, _ := strconv.ParseInt(limit, 10, 64) // [refusingBody] has written it
 		return tooLarge(n)
 	}
-	if s.Message() == bodySlow {
+	switch s.Message() {
+	case bodySlow:
 		return errRequestSlow
+	case bodyBusy:
+		return errTenantBusy
 	}
 	if m := badParameter.FindStringSubmatch(s.Message()); m != nil {
 		return undecoded([]task.Fault{parameterFault(method, m[1], m[2])})

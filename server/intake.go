@@ -256,6 +256,33 @@ func (i *intake) chargeBody(w http.ResponseWriter, r *http.Request, tenant int32
 	return c, nil
 }
 
+// decodedBody is a body in JSON, which is charged for what it takes in memory once it is decoded: that
+// may be fifty times its size. Bodies that arrive have a budget of their own, so that those that wait
+// here do not hold what they need to go on.
+type decodedBody struct {
+	io.ReadCloser
+	entryCounter
+	ctx  context.Context //nolint:containedctx // that of the request; a reader has none
+	of   *budget
+	by   user
+	held *charge // nil until the body has arrived
+}
+
+var errBodyBusy = errors.New(bodyBusy)
+
+// Read implements [io.Reader]. The end comes when the body may be decoded.
+func (b *decodedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.count(p[:n])
+	if errors.Is(err, io.EOF) && b.held == nil {
+		var busy error
+		if b.held, busy = b.of.charge(b.ctx, b.by.tenant, b.by.conn, int64(min(b.entries, maxEntries))*entryBytes); busy != nil {
+			return n, errBodyBusy
+		}
+	}
+	return n, err
+}
+
 // timedBody removes the deadline of the connection when the body has arrived. Otherwise it
 // would end the call.
 type timedBody struct {

@@ -125,6 +125,7 @@ type Server struct {
 	quotas      *quotas // nil: none is enforced
 	unheld      unheld
 	answers     *budget        // of answers that are being sent
+	decoded     *budget        // of requests over HTTP that are decoded
 	imports     *importWriters // nil: no service of imports
 	stopping    chan struct{}
 }
@@ -145,6 +146,7 @@ func New(c Config, d Deps) (*Server, error) {
 	in := newIntake(c.ReceiveTimeout, int64(c.MaxRequestBytes))
 	s := &Server{config: c, grpc: grpc.NewServer(grpcOptions(&c, in)...), health: newHealth(), stopping: make(chan struct{})}
 	s.answers = newBudget(c.ReceiveTimeout, answers*largestAnswer, connAnswers*largestAnswer)
+	s.decoded = newBudget(c.ReceiveTimeout, decodedMemory, decodedMemory)
 	s.limitConnections()
 	s.quotas = quotasOf(d.Quotas, c.Log, &s.config.Events)
 	if s.quotas != nil {
@@ -158,7 +160,7 @@ func New(c Config, d Deps) (*Server, error) {
 		auditor: auditor{log: d.Audit, deps: &d}, traces: traces{c.Tracer},
 		log: c.Log, events: &s.config.Events,
 		timeout: c.CallTimeout, calls: share.NewPool[int32](int64(c.MaxCalls), 0), intake: in, stores: newStorePlaces(), methods: map[string]method{},
-		answers: s.answers, sendWithin: 2 * c.CallTimeout, tarpit: newTarpit(), stopping: s.stopping,
+		answers: s.answers, decoded: s.decoded, sendWithin: 2 * c.CallTimeout, tarpit: newTarpit(), stopping: s.stopping,
 	}
 	g.bearers.events, s.bearers, s.revocations = g.events, g.bearers, d.Revocations
 	changes, adds, rules := newSettings(), newBackpressure(d.Lateness, d.Processes), newRulePlaces()

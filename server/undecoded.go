@@ -23,6 +23,8 @@ const (
 	bodyCut = "body over the limit of "
 	// bodySlow is the text for a body that did not arrive in time.
 	bodySlow = "body did not arrive in time"
+	// bodyBusy is the text for a body that is not decoded because many others of its tenant are.
+	bodyBusy = "too many bodies of the tenant are decoded"
 )
 
 // undecodable is the error of the HTTP side for a request with faults. A fault without a field is
@@ -73,6 +75,8 @@ func (b refusingBody) Read(p []byte) (int, error) {
 		return n, fmt.Errorf("%s%d", bodyCut, cut.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return n, errors.New(bodySlow)
+	case errors.Is(err, errBodyBusy):
+		return n, err
 	}
 	return n, undecodable(task.Fault{Message: "the body did not arrive completely"})
 }
