@@ -87,6 +87,30 @@ func TestManyEmptyEntriesAreRefusedBeforeTheyAreDecoded(t *testing.T) {
 	}
 }
 
+// An empty value has two bytes, so a small request may take a hundred times its size.
+func TestARequestIsChargedForItsEntries(t *testing.T) {
+	const entries, largest = 10_000, 8 << 20
+	v := &structpb.ListValue{}
+	for range entries {
+		v.Values = append(v.Values, &structpb.Value{})
+	}
+	request := &perceptorv1.AddTaskRequest{Task: &perceptorv1.Task{Payload: &perceptorv1.Payload{Json: structpb.NewListValue(v)}}}
+	wire := must(newCodec().Marshal(request))(t)
+	in := newIntake(time.Minute, largest)
+	r := &received{message: &perceptorv1.AddTaskRequest{}}
+	c, got, err := in.receive(t.Context(), acme.ID, func(v any) error { return newCodec().Unmarshal(wire, v) }, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.bytes < 100*entries || c.bytes >= largest || got.bytes != wire.Len() {
+		t.Errorf("%d bytes are charged for %d entries in %d bytes", c.bytes, entries, got.bytes)
+	}
+	c.release()
+	if free := in.tenants.Free(); free != intakeRequests*largest {
+		t.Errorf("%d bytes are free after the call", free)
+	}
+}
+
 func TestEntriesOfAllLevelsAreCounted(t *testing.T) {
 	m := (&perceptorv1.AddTasksRequest{}).ProtoReflect().Descriptor()
 	wire := must(newCodec().Marshal(&perceptorv1.AddTasksRequest{Tasks: []*perceptorv1.Task{

@@ -11,10 +11,12 @@ const (
 	// maxEntries is the most entries that all lists and maps of one request have together. An empty
 	// one has two bytes, and takes more than a hundred times as much memory when it is decoded.
 	maxEntries = 200_000
-	// countedFrom is the size in bytes from which entries are counted: smaller requests may have
+	// countedFrom is the size in bytes from which entries are limited: smaller requests may have
 	// as many as fit.
 	countedFrom = 64 << 10
-	// entryBytes is what an entry of JSON takes in memory when it is decoded, if it has no content.
+	// chargedFrom is the size in bytes from which the entries of a request over gRPC are charged for.
+	chargedFrom = 1 << 10
+	// entryBytes is what an entry takes in memory when it is decoded, if it has no content.
 	entryBytes = 256
 	// decodedMemory bounds the entries of JSON that are decoded at once, in bytes. A tenant may have half of it.
 	decodedMemory = 1 << 30

@@ -222,7 +222,9 @@ type received struct {
 type arrival struct {
 	// bytes is the size of the request; paid is what was paid for it when it had arrived.
 	bytes, paid int
-	refused     bool
+	// entries are those of its lists and maps, if they were counted.
+	entries int
+	refused bool
 }
 
 // admit says whether a request of so many bytes may be decoded.
@@ -258,12 +260,14 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return nil
 	}
 	m := r.message.(proto.Message).ProtoReflect().Descriptor()
-	if r.bytes > countedFrom && !r.streamed {
+	if r.bytes > chargedFrom && !r.streamed {
 		left := maxEntries
-		if err := countEntries(m, data.Materialize(), &left, maxNesting); err != nil {
+		err := countEntries(m, data.Materialize(), &left, maxNesting)
+		if err != nil && r.bytes > countedFrom {
 			r.err = malformed(err.Error())
 			return nil
 		}
+		r.entries = maxEntries - left
 	}
 	if c.CodecV2.Unmarshal(data, r.message) != nil {
 		r.err = badWire(m, data.Materialize())

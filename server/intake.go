@@ -37,7 +37,8 @@ const (
 // intake bounds the requests in memory: those that arrive, and those in progress.
 //
 // The size of a gRPC request is known only when it has arrived, so a call is charged for the
-// largest request before its first byte is read, and for what it really has afterwards. A call
+// largest request before its first byte is read, and afterwards for what it has and for its entries,
+// which take more in memory. A call
 // whose tenant or connection has no share left waits. Meanwhile flow control stops its sender.
 type intake struct {
 	*budget
@@ -167,7 +168,7 @@ func (c *charge) shrink(n int64) {
 	}
 }
 
-// size returns the size of the request, once it has arrived. A nil charge has none.
+// size returns what is charged for the request, once it has arrived. A nil charge has none.
 func (c *charge) size() int {
 	if c == nil {
 		return 0
@@ -198,7 +199,7 @@ func (i *intake) receive(ctx context.Context, tenant int32, dec func(any) error,
 	defer late.Stop()
 	select {
 	case err := <-done:
-		c.shrink(int64(r.bytes))
+		c.shrink(int64(r.bytes + r.entries*entryBytes))
 		return c, r.arrival, err
 	case <-late.C:
 		return c, arrival{bytes: c.size()}, errRequestSlow
