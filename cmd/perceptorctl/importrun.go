@@ -275,7 +275,7 @@ func (i *importing) interrupted(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		text = fmt.Errorf("import %d was interrupted", i.on.Id)
 	case errors.Is(err, errTooMany):
-		text = fmt.Errorf("import %d has more than %d rejected lines (--max-rejects); they are in %s", i.on.Id, i.importOptions.run.maxRejects, i.rejects.name)
+		text = fmt.Errorf("import %d has more than %d rejected lines (--max-rejects): %s", i.on.Id, i.importOptions.run.maxRejects, i.rejects.summary("rejected"))
 		hint += "; with --max-rejects 0 it stops for none"
 	case errors.As(err, &known):
 		code = known.Code
