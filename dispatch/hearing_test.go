@@ -45,16 +45,23 @@ func TestDatabasesSleepLongerWhileHintsArrive(t *testing.T) {
 	}
 }
 
-func TestASweepOfAnIdleDatabaseFollowsAPeek(t *testing.T) {
-	const peeked, sweep = 100_000, 104_000
-	p := listening(peeked)
+// peekBeforeSweep returns the planner of an idle database whose count is old and whose sweep is due. It has peeked,
+// which took so long, in milliseconds.
+func peekBeforeSweep(t *testing.T, sweep, took int) *planner {
+	t.Helper()
+	p := listening(sweep - 4000)
 	p.sweepAt = at(sweep)
-	s := withCapacity()
-	if st := p.next(at(sweep), s); st.do != peek {
+	if st := p.next(at(sweep), withCapacity()); st.do != peek {
 		t.Fatalf("with an old count: %v, want a peek", st.do)
 	}
 	p.listen(at(sweep), task.Peek{Now: db(sweep)})
-	p.peeked(0, at(sweep), at(sweep), task.Peek{Now: db(sweep)})
+	p.peeked(0, at(sweep), at(sweep+took), task.Peek{Now: db(sweep)})
+	return p
+}
+
+func TestASweepOfAnIdleDatabaseFollowsAPeek(t *testing.T) {
+	const sweep = 104_000
+	p, s := peekBeforeSweep(t, sweep, 0), withCapacity()
 	if st := p.next(at(sweep+1), s); st.do != claim || st.form != task.RangeForm || st.low != 0 {
 		t.Errorf("after the peek: %v from %d in %v form, want a claim from 0 in range form", st.do, st.low, st.form)
 	}
@@ -67,16 +74,9 @@ func TestASweepOfAnIdleDatabaseFollowsAPeek(t *testing.T) {
 
 // TestSlowPeeksDoNotPutOffSweeps has a database whose peeks take longer than their counts are valid.
 func TestSlowPeeksDoNotPutOffSweeps(t *testing.T) {
-	const peeked, sweep = 100_000, 104_000
-	p := listening(peeked)
-	p.sweepAt = at(sweep)
-	s := withCapacity()
-	if st := p.next(at(sweep), s); st.do != peek {
-		t.Fatalf("with an old count: %v, want a peek", st.do)
-	}
-	p.listen(at(sweep), task.Peek{Now: db(sweep)})
-	p.peeked(0, at(sweep), at(sweep+1500), task.Peek{Now: db(sweep)})
-	if st := p.next(at(sweep+1500), s); st.do != claim {
+	const sweep = 104_000
+	p := peekBeforeSweep(t, sweep, 1500)
+	if st := p.next(at(sweep+1500), withCapacity()); st.do != claim {
 		t.Errorf("after a peek of 1.5 s: %v, want a claim", st.do)
 	}
 }

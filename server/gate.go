@@ -164,19 +164,10 @@ func (g *gate) lasting(ctx context.Context, method string) (context.Context, con
 	return lasting, func() { stop(); cancel() }
 }
 
-// receiver returns the function by which a generated handler receives its request. The body
-// of a call over HTTP is received already.
+// receiver returns the function by which a generated handler receives its request.
 func (g *gate) receiver(ctx context.Context, c *call, dec func(any) error) func(any) error {
-	return func(v any) (err error) {
-		r := &received{message: v, pay: func(bytes int) (int, error) { return c.spent.pay(ctx, bytes) }}
-		if inProcess(ctx) {
-			err = decode(dec, r)
-			c.spent.receive(r.arrival)
-		} else {
-			var got arrival
-			c.held, got, err = g.intake.receive(ctx, c.who.Tenant.ID, dec, r)
-			c.spent.receive(got)
-		}
+	return func(v any) error {
+		err := g.receive(ctx, c, v, dec)
 		if err == nil {
 			c.request = v.(proto.Message)
 			err = c.spent.ask(ctx, v)
@@ -190,6 +181,21 @@ func (g *gate) receiver(ctx context.Context, c *call, dec func(any) error) func(
 		}
 		return err
 	}
+}
+
+// receive receives the one request of a call, which is charged until the call ends. The body of a call over HTTP is
+// received already.
+func (g *gate) receive(ctx context.Context, c *call, m any, dec func(any) error) (err error) {
+	r := &received{message: m, pay: func(bytes int) (int, error) { return c.spent.pay(ctx, bytes) }}
+	var got arrival
+	if inProcess(ctx) {
+		err = decode(dec, r)
+		got = r.arrival
+	} else {
+		c.held, got, err = g.intake.receive(ctx, c.who.Tenant.ID, dec, r)
+	}
+	c.spent.receive(got)
+	return err
 }
 
 // enter takes a place for a call of a tenant.

@@ -150,8 +150,8 @@ func (s *stream) RecvMsg(m any) error {
 	if err := s.admit(); err != nil {
 		return err
 	}
-	if s.single {
-		return s.receiveSingle(m)
+	if s.single { // otherwise a tenant could leave as many of the largest size unfinished as it may have calls
+		return s.gate.receive(s.ctx, s.call, m, s.ServerStream.RecvMsg)
 	}
 	if err := s.call.spent.payDebt(s.ctx); err != nil {
 		return err
@@ -164,16 +164,6 @@ func (s *stream) RecvMsg(m any) error {
 	if err == nil {
 		s.call.spent.streamed(proto.Size(m.(proto.Message)))
 	}
-	return err
-}
-
-// receiveSingle receives the one request of the stream. It is charged until the call ends: otherwise
-// a tenant could leave as many of the largest size unfinished as it may have calls.
-func (s *stream) receiveSingle(m any) error {
-	r := &received{message: m, pay: func(bytes int) (int, error) { return s.call.spent.pay(s.ctx, bytes) }}
-	held, got, err := s.gate.intake.receive(s.ctx, s.call.who.Tenant.ID, s.ServerStream.RecvMsg, r)
-	s.call.held = held
-	s.call.spent.receive(got)
 	return err
 }
 
