@@ -100,7 +100,7 @@ CREATE TABLE task_key (
   expires_at int8 NOT NULL,
   of_task    bool NOT NULL DEFAULT false,  -- an idempotency_key of a single task: the row lives as long as the task
   CONSTRAINT task_key_pkey PRIMARY KEY (shard, tenant_id, key)
-);
+) WITH (autovacuum_analyze_threshold = 100000);
 -- Rows are inserted in the order of their expiry, so every index entry goes to the last
 -- page.
 CREATE INDEX task_key_expiry ON task_key (expires_at);
@@ -168,7 +168,7 @@ CREATE TABLE owner (
   hint_key    bytea NOT NULL DEFAULT '', -- authenticates hints to the owner
   acquired_at int8 NOT NULL DEFAULT 0,
   CONSTRAINT owner_pkey PRIMARY KEY (item)
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, autovacuum_analyze_threshold = 2000000000);
 
 -- +goose StatementBegin
 DO $$
@@ -218,7 +218,7 @@ CREATE TABLE outbox (
   entries    bytea NOT NULL,
   quarantine_reason text,             -- why the entries cannot be read; NULL: the row is not quarantined
   CONSTRAINT outbox_pkey PRIMARY KEY (id)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_analyze_threshold = 2000000000, vacuum_truncate = off);
 
 -- Rows of task because of which claims fail. They are deferred again and again.
 CREATE TABLE quarantined_row (

@@ -13,7 +13,7 @@ CREATE TABLE counter_delta (
   from_cells int2[] NOT NULL,
   to_cells   int2[] NOT NULL,
   counts     int8[] NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_threshold = 2000000000, vacuum_truncate = off);
 
 -- The sums of the folded transitions. Only a repair can decrease added and died.
 CREATE TABLE counter (
