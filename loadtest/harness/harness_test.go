@@ -198,10 +198,10 @@ func TestAServerTellsWALAndSizes(t *testing.T) {
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestStatementsOfTheMeasuredTimeAreCounted(t *testing.T) {
-	before := StatementCounts{"peek": {50, 2, 1, 10}, "past": {9, 0, 0, 9}}
-	after := StatementCounts{"peek": {150, 7, 11, 60}, "past": {9, 0, 0, 9}, "new": {200, 0, 0, 2}}
+	before := StatementCounts{"peek": {50, 2, 1, 10, 50, 0}, "past": {9, 0, 0, 9, 9, 0}}
+	after := StatementCounts{"peek": {150, 7, 11, 60, 350, 4000}, "past": {9, 0, 0, 9, 9, 0}, "new": {200, 0, 0, 2, 100, 200}}
 	got := after.Since(before, 10*time.Second)
-	want := []Statement{{"peek", 10, 0.5, 100, 600, 6}, {"new", 20, 0, 0, 10, 0.2}}
+	want := []Statement{{"peek", 10, 0.5, 100, 600, 6, 3, 40}, {"new", 20, 0, 0, 10, 0.2, 0.5, 1}}
 	if !slices.Equal(got, want) {
 		t.Errorf("Since = %+v, want %+v", got, want)
 	}

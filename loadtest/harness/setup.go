@@ -158,7 +158,7 @@ func DefaultStack() stack.RealOptions {
 		Taskds: 1, Dispatchers: 1, History: "slow", Session: 4 * time.Second,
 		Postgres: map[string]string{
 			"shared_buffers": "2GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min",
-			"autovacuum_naptime": "10s", "max_connections": "200",
+			"max_connections": "200",
 		},
 		Kafka: map[string]string{
 			"log.retention.bytes": "268435456", "log.segment.bytes": "67108864",

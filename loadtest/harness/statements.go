@@ -41,6 +41,9 @@ type Statement struct {
 	// MsPerS is the elapsed time of all executions in a second. It is more than the processor
 	// time: it includes waits for locks, the disk and the processor.
 	MsPerS float64 `json:"ms_per_s"`
+	// Rows and WALBytes are those of a call: rows returned or written, and bytes of the log.
+	Rows     float64 `json:"rows"`
+	WALBytes float64 `json:"wal_bytes"`
 }
 
 // StatementCounts are totals of pg_stat_statements.
@@ -49,10 +52,11 @@ type StatementCounts map[string]executions
 type executions struct {
 	calls, plans  float64
 	plan, execute float64 // ms
+	rows, wal     float64 // returned or written; bytes
 }
 
 func (e executions) plus(o executions) executions {
-	return executions{e.calls + o.calls, e.plans + o.plans, e.plan + o.plan, e.execute + o.execute}
+	return executions{e.calls + o.calls, e.plans + o.plans, e.plan + o.plan, e.execute + o.execute, e.rows + o.rows, e.wal + o.wal}
 }
 
 // Statements returns the totals by statement. It creates the extension if that is missing.
@@ -60,14 +64,14 @@ func (d *Database) Statements(ctx context.Context) (StatementCounts, error) {
 	if _, err := d.conn.Exec(ctx, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements"); err != nil {
 		return nil, fmt.Errorf("count statements: %w", err)
 	}
-	rows, err := d.conn.Query(ctx, "SELECT query, calls::float8, plans::float8, total_plan_time, total_exec_time FROM pg_stat_statements")
+	rows, err := d.conn.Query(ctx, "SELECT query, calls::float8, plans::float8, total_plan_time, total_exec_time, rows::float8, wal_bytes::float8 FROM pg_stat_statements")
 	if err != nil {
 		return nil, fmt.Errorf("count statements: %w", err)
 	}
 	c := StatementCounts{}
 	var query string
 	var e executions
-	_, err = pgx.ForEachRow(rows, []any{&query, &e.calls, &e.plans, &e.plan, &e.execute}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&query, &e.calls, &e.plans, &e.plan, &e.execute, &e.rows, &e.wal}, func() error {
 		text := firstWords(query)
 		c[text] = c[text].plus(e)
 		return nil
@@ -90,6 +94,7 @@ func (c StatementCounts) Since(before StatementCounts, took time.Duration) (all 
 		all = append(all, Statement{
 			Text: text, PerS: Round(calls / took.Seconds()), PlansPerS: Round((a.plans - b.plans) / took.Seconds()),
 			PlanUs: Round(1000 * plan / calls), MeanUs: Round(1000 * whole / calls), MsPerS: Round(whole / took.Seconds()),
+			Rows: Round((a.rows - b.rows) / calls), WALBytes: Round((a.wal - b.wal) / calls),
 		})
 	}
 	slices.SortFunc(all, func(a, b Statement) int {
@@ -110,9 +115,9 @@ func firstWords(text string) string {
 // Statements adds a line for each statement.
 func (t *Table) Statements(all []Statement) {
 	if len(all) > 0 {
-		t.Line("  %10s %10s %10s %10s %10s  statement", "calls/s", "plans/s", "plan us", "us a call", "ms a s")
+		t.Line("  %10s %10s %10s %10s %10s %10s %10s  statement", "calls/s", "plans/s", "plan us", "us a call", "ms a s", "rows", "WAL bytes")
 	}
 	for _, s := range all {
-		t.Line("  %10.1f %10.2f %10.1f %10.1f %10.2f  %s", s.PerS, s.PlansPerS, s.PlanUs, s.MeanUs, s.MsPerS, s.Text)
+		t.Line("  %10.1f %10.2f %10.1f %10.1f %10.2f %10.1f %10.0f  %s", s.PerS, s.PlansPerS, s.PlanUs, s.MeanUs, s.MsPerS, s.Rows, s.WALBytes, s.Text)
 	}
 }
