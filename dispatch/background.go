@@ -20,7 +20,14 @@ type background struct {
 	activity *activity
 	// wakeAll wakes the foreground's loops of all databases.
 	wakeAll func()
+	// lockedUntil is when a backlog may be claimed as a range again, after locks of others, or
+	// many rows at one instant, prevented it. Only the loop of backlogs uses it.
+	lockedUntil time.Time
 }
+
+// rangeRows is from how many rows on a single backlog is claimed as a range, which reads rows
+// twice and is cheaper for each row.
+const rangeRows = 100
 
 // fullWait is how long flows wait when their part of the memory is full.
 const fullWait = 20 * time.Millisecond
@@ -281,6 +288,9 @@ func (b *background) request(grants []*fair.Grant, by task.Settings, form claimF
 	req := task.ClaimRequest{
 		Database: b.number, Owned: b.tracker.claimable(), Form: task.CappedForm, Ahead: b.cfg.ClaimAhead, Settings: by.Version, Together: form == together,
 	}
+	if form == backlogs && len(grants) == 1 && grants[0].Rows >= rangeRows && !time.Now().Before(b.lockedUntil) {
+		req.Form = task.RangeForm
+	}
 	req.Flows, req.ExcludedKinds = b.flows.request(time.Now(), grants, by, req.Together)
 	for _, g := range grants {
 		req.CapLease, req.CapLimit, req.CapPart = g.Lease, g.Limit, g.Part
@@ -312,7 +322,11 @@ func (b *background) committed(start time.Time, req task.ClaimRequest, grants []
 		b.flows.hint(b.planning.claimTime(c.Next), c.Next)
 	}
 	ended := false
-	for _, s := range b.flows.claimed(now, c.Now, grants, c.FlowRows, req.Together && c.More) {
+	if req.Form == task.RangeForm && c.Form == task.CappedForm && c.Rows > 0 {
+		b.lockedUntil = now.Add(b.cfg.SweepEvery)
+	}
+	short := c.More && grants[0].Key.Kind == "" // of a capped kind, rows may be left because of the cap
+	for _, s := range b.flows.claimed(now, c.Now, grants, c.FlowRows, short) {
 		s.More = s.More && fair.MayBeOverdue(c, s.Tenant)
 		ended = b.scheduler.observeFlow(now, b.number, s) || ended
 	}
@@ -320,7 +334,7 @@ func (b *background) committed(start time.Time, req task.ClaimRequest, grants []
 		b.activity.fired(b.number, now)
 	}
 	b.pipeline.submit(records)
-	b.events.Claimed(b.number, task.CappedForm, c, now.Sub(start))
+	b.events.Claimed(b.number, c.Form, c, now.Sub(start))
 	if ended {
 		b.wakeAll()
 	}

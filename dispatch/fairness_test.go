@@ -529,3 +529,48 @@ func TestATenantThatLagsIsClaimedAsFastAsItsResultsCome(t *testing.T) {
 		w.checkSettled()
 	})
 }
+
+// TestASingleBacklogIsClaimedAsARange: unless its rows are due at one instant, which each of the eight
+// databases finds out once for each SweepEvery.
+func TestASingleBacklogIsClaimedAsARange(t *testing.T) {
+	t.Parallel()
+	for name, spread := range map[string]time.Duration{"spread": time.Millisecond, "one instant": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, w *world) {
+				const backlog, steady = 40_000, 1000
+				for n := range int64(backlog) {
+					w.store.add(id(task.Shard(n%8*64), n+1), 1, 3*time.Second+time.Duration(n/40)*spread, 0)
+				}
+				for n := range int64(steady) {
+					w.store.add(id(task.Shard(n%8*64), backlog+n+1), 2, time.Duration(n)*10*time.Millisecond, 0)
+				}
+				busy := make(chan struct{}, 1)
+				w.kafka.delay = func(ctx context.Context, n int) {
+					busy <- struct{}{}
+					ctxtime.Sleep(ctx, time.Duration(n)*time.Second/5000)
+					<-busy
+				}
+				m, began := w.start("a", nil), time.Now()
+				for i := range task.Shard(8) {
+					m.acquire(i * 64)
+				}
+				within(t, 40*time.Second, "all runs are published", func() bool { return w.kafka.total() == backlog+steady })
+				took := time.Since(began)
+				m.stop()
+				w.checkSettled()
+				forms := map[task.ClaimForm]int{}
+				for _, c := range w.store.claims {
+					if len(c.Flows) == 1 && !c.Together && c.Flows[0].Rows >= rangeRows {
+						forms[c.Form]++
+					}
+				}
+				if ranges, most := forms[task.RangeForm], 8*(1+int(took/(5*time.Second))); spread == 0 && (ranges > most || forms[task.CappedForm] < 5) {
+					t.Errorf("claims of rows that are due at one instant = %v, want %d or fewer as a range", forms, most)
+				} else if spread > 0 && (ranges < 5 || forms[task.CappedForm] > 0) {
+					t.Errorf("claims of rows that are spread = %v, want ranges only", forms)
+				}
+			})
+		})
+	}
+}

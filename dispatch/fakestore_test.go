@@ -438,7 +438,9 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 		shards[o.Shard] = true
 	}
 	out, read := &fakeOutbox{}, 0
-	for _, due := range s.dueRows(req.Database, shards, req.Low, c.Now, req.Ahead) {
+	c.Form = req.Form
+	dues, left := s.flowRange(&req, &c, s.dueRows(req.Database, shards, req.Low, c.Now, req.Ahead))
+	for _, due := range dues {
 		id, r := due.id, due.row
 		switch flow := s.flowOf(&req, r); {
 		case req.Together && flow >= 0 && read == req.MaxRows:
@@ -483,7 +485,7 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 		}
 	}
 	c.Open += c.Rows
-	c.More = c.More || req.Together && read == req.MaxRows
+	c.More = c.More || left || req.Together && read == req.MaxRows
 	c.More = c.More || req.CapLimit != 0 && c.Rows >= c.CapRoom
 	if len(out.entries) > 0 {
 		s.nextRow++
@@ -522,6 +524,26 @@ func (s *fakeStore) dueRows(db int, shards map[task.Shard]bool, low, now task.In
 	}
 	slices.SortFunc(rows, func(a, b fakeDue) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.id, b.id)) })
 	return rows
+}
+
+// flowRange returns the rows from which a claim takes those of its flows. A single flow that is
+// claimed as a range ends before the instant of the first row beyond its quota; left says that
+// there is one. If that leaves no row, the claim has the other form.
+func (s *fakeStore) flowRange(req *task.ClaimRequest, c *task.Claim, dues []fakeDue) (rows []fakeDue, left bool) {
+	if req.Form != task.RangeForm || len(req.Flows) != 1 {
+		return dues, false
+	}
+	own := slices.DeleteFunc(slices.Clone(dues), func(d fakeDue) bool { return s.flowOf(req, d.row) < 0 })
+	if len(own) <= req.Flows[0].Rows {
+		return dues, false
+	}
+	end := own[req.Flows[0].Rows].due
+	own = slices.DeleteFunc(own, func(d fakeDue) bool { return d.due >= end })
+	if len(own) == 0 {
+		c.Form = task.CappedForm
+		return dues, false
+	}
+	return own, true
 }
 
 func (s *fakeStore) remove(parts []task.OutboxPart) {

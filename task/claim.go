@@ -77,8 +77,9 @@ type ClaimRequest struct {
 	// redeliveries.
 	ExcludedTenants []int32
 	// Flows, if not empty, replace the foreground: only the rows that they select are
-	// claimed, and Form, Low and ExcludedTenants have no effect, nor has MaxRows unless they
-	// are claimed Together.
+	// claimed, and Low and ExcludedTenants have no effect, nor has MaxRows unless they
+	// are claimed Together. RangeForm has an effect if there is one flow, of all kinds: its
+	// rows are claimed as a range. That costs least for many rows.
 	Flows []Flow
 	// Together says that the flows, which have no kinds then, are claimed by one scan from the
 	// lowest of their bounds. It takes at most MaxRows rows in all, the oldest ones first.

@@ -83,6 +83,9 @@ func BenchmarkClaim(b *testing.B) {
 		"range":  func(t *bundle) task.Claim { return t.claim(task.RangeForm) },
 		"capped": func(t *bundle) task.Claim { return t.claim(task.CappedForm) },
 		"flows":  func(t *bundle) task.Claim { return t.claimReq(task.ClaimRequest{Flows: []task.Flow{t.flow("", size)}}) },
+		"flow": func(t *bundle) task.Claim {
+			return t.claimReq(task.ClaimRequest{Form: task.RangeForm, Flows: []task.Flow{t.flow("", size)}})
+		},
 		"together": func(t *bundle) task.Claim {
 			return t.claimReq(task.ClaimRequest{Flows: []task.Flow{t.flow("", size)}, Together: true, MaxRows: size})
 		},

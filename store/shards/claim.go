@@ -20,7 +20,8 @@ import (
 // claimed runs into the outbox.
 //
 // If a range claim waits for a lock longer than lock_timeout, Claim repeats it in the
-// capped form, which skips locked rows. If it fails because of damaged rows, Claim
+// capped form, which skips locked rows. So it does for a flow if more rows than it may
+// claim are due at the instant of the first one. If it fails because of damaged rows, Claim
 // quarantines them and repeats the claim.
 func (s *Store) Claim(ctx context.Context, req task.ClaimRequest) (task.Claim, error) {
 	claim, err := s.claimForm(ctx, req)
@@ -34,9 +35,8 @@ func (s *Store) claimForm(ctx context.Context, req task.ClaimRequest) (task.Clai
 	claim, err := s.claim(ctx, req)
 	if err != nil && req.Form == task.RangeForm && kernel.LockConflict(err) {
 		req.Form = task.CappedForm
-		claim, err = s.claim(ctx, req)
+		return s.claim(ctx, req)
 	}
-	claim.Form = req.Form
 	return claim, err
 }
 
@@ -63,8 +63,9 @@ func (s *Store) claim(ctx context.Context, req task.ClaimRequest) (task.Claim, e
 	if err != nil {
 		return task.Claim{}, err
 	}
+	c.Form = c.req.Form
 	if c.Settings != 0 {
-		return task.Claim{Now: c.Now, Settings: c.Settings}, nil
+		return task.Claim{Now: c.Now, Settings: c.Settings, Form: c.Form}, nil
 	}
 	s.machines.TellMissed(c.effects.Missed)
 	return c.Claim, nil
@@ -126,20 +127,24 @@ func (c *claiming) claimRows(ctx context.Context, tx pgx.Tx) error {
 		}
 	}
 	for range statements {
-		rows, err := results.Query()
+		n, err := c.scan(results.Query())
 		if err != nil {
 			return err
 		}
-		n, err := c.scan(rows)
-		if err != nil {
-			return err
-		}
-		c.Rows += n
 		c.More = c.More || (limit > 0 && max(n, c.read) >= limit)
+	}
+	if err := results.Close(); err != nil {
+		return err
+	}
+	if c.flowRange() && c.Rows == 0 {
+		c.req.Form = task.CappedForm // maybe more rows than the quota are due at one instant
+		if _, err := c.scan(sql.ClaimFlows.Query(ctx, tx, c.flowsArgs(shards)...)); err != nil {
+			return err
+		}
 	}
 	c.Open += c.Rows
 	c.More = c.More || c.capped() && c.Rows >= c.CapRoom
-	return results.Close()
+	return nil
 }
 
 // readAdmission reads whether the shards are owned and the settings are those of the request.
@@ -165,25 +170,17 @@ func (c *claiming) readAdmission(results pgx.BatchResults) (ok bool, err error) 
 
 // queueClaims adds the claim statements; limit is the most rows of each, or 0 for none.
 func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit int) {
-	blocked, blockedFor, ahead := c.req.Blocked, c.req.BlockedFor.Milliseconds(), c.req.Ahead.Milliseconds()
-	if blocked == nil {
-		blocked = []int32{}
-	}
 	if c.only != nil {
+		blocked, blockedFor := c.blockedArgs()
 		sql.ClaimKeys.Queue(b, append(kernel.KeyArgs(c.only), blocked, blockedFor)...)
 		return 1, 0
 	}
-	low, steady, setFor := int64(c.req.Low), int64(cmp.Or(c.req.SteadyNow, task.Never)), c.req.SetFor.Milliseconds()
 	if len(c.req.Flows) > 0 {
-		c.FlowRows = make([]int, len(c.req.Flows))
-		args := append([]any{shards, ahead, blocked, blockedFor}, flowArgs(&c.req)...)
-		if c.req.Together {
-			sql.ClaimTogether.Queue(b, append(args, int64(c.req.MaxRows), lowest(c.req.Flows))...)
-			return 1, c.req.MaxRows
-		}
-		sql.ClaimFlows.Queue(b, args...)
-		return 1, 0
+		return 1, c.queueFlows(b, shards)
 	}
+	blocked, blockedFor := c.blockedArgs()
+	low, ahead := int64(c.req.Low), c.req.Ahead.Milliseconds()
+	steady, setFor := int64(cmp.Or(c.req.SteadyNow, task.Never)), c.req.SetFor.Milliseconds()
 	excluded := c.req.ExcludedTenants
 	if excluded == nil {
 		excluded = []int32{}
@@ -197,6 +194,41 @@ func (c *claiming) queueClaims(b *pgx.Batch, shards []int16) (statements, limit 
 		sql.ClaimCapped.Queue(b, shard, low, blocked, blockedFor, ahead, excluded, limit, steady, setFor)
 	}
 	return len(shards), limit
+}
+
+// queueFlows adds the statement that claims the flows, and returns how many rows it may read, or 0 if it reads all.
+func (c *claiming) queueFlows(b *pgx.Batch, shards []int16) (limit int) {
+	c.FlowRows = make([]int, len(c.req.Flows))
+	switch {
+	case c.req.Together:
+		sql.ClaimTogether.Queue(b, append(c.flowsArgs(shards), int64(c.req.MaxRows), lowest(c.req.Flows))...)
+		return c.req.MaxRows
+	case c.flowRange():
+		blocked, blockedFor := c.blockedArgs()
+		f := c.req.Flows[0]
+		sql.ClaimFlow.Queue(b, shards, c.req.Ahead.Milliseconds(), blocked, blockedFor, f.Tenant, int64(f.Rows), int64(f.Low), int64(f.WaitingSince))
+		return f.Rows
+	}
+	sql.ClaimFlows.Queue(b, c.flowsArgs(shards)...)
+	return 0
+}
+
+// flowRange reports whether the only flow is claimed as a range.
+func (c *claiming) flowRange() bool {
+	return c.req.Form == task.RangeForm && len(c.req.Flows) == 1 && c.req.Flows[0].Kind == "" && len(c.req.ExcludedKinds) == 0 && !c.req.Together
+}
+
+// flowsArgs are the arguments that statements for several flows have in common.
+func (c *claiming) flowsArgs(shards []int16) []any {
+	blocked, blockedFor := c.blockedArgs()
+	return append([]any{shards, c.req.Ahead.Milliseconds(), blocked, blockedFor}, flowArgs(&c.req)...)
+}
+
+func (c *claiming) blockedArgs() (tenants []int32, ms int64) {
+	if tenants = c.req.Blocked; tenants == nil {
+		tenants = []int32{}
+	}
+	return tenants, c.req.BlockedFor.Milliseconds()
 }
 
 // claimed receives the columns of the fragment claim_returning.
@@ -224,9 +256,13 @@ type claimed struct {
 	read int64
 }
 
-// scan reads the rows that one claim statement returned.
-func (c *claiming) scan(rows pgx.Rows) (n int, err error) {
+// scan reads the rows that one claim statement returned, and counts them.
+func (c *claiming) scan(rows pgx.Rows, failed error) (n int, err error) {
+	if failed != nil {
+		return 0, failed
+	}
 	defer rows.Close()
+	defer func() { c.Rows += n }()
 	var r claimed
 	reader := claimReader{rows: rows}
 	defer func() { // not kernel.Recovered: this is the busiest loop

@@ -149,6 +149,7 @@ func TestWhatIsDueIsFoundByTheDueIndex(t *testing.T) {
 			"ClaimRange":    {`'{0}', 0::int8, '{}', 0::int8, 1000::int8, '{}', 0, 0`, task.ShardsPerDatabase},
 			"ClaimCapped":   {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard), 1},
 			"ClaimFlows":    {flowPlanArgs, task.ShardsPerDatabase},
+			"ClaimFlow":     {`'{0}', 1000::int8, '{}', 0::int8, 1, 10::int8, 0::int8, 0::int8`, 2 * task.ShardsPerDatabase},
 			"ClaimTogether": {flowPlanArgs + `, 10::int8, 0::int8`, task.ShardsPerDatabase},
 			"Peek":          {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8`, 2 * task.ShardsPerDatabase},
 			"DueShard":      {fmt.Sprintf(`%d, 0, 1000`, b.owned[0].Shard), task.ShardsPerDatabase},

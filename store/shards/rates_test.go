@@ -146,21 +146,23 @@ func TestWaitingForATokenIsNoMisfire(t *testing.T) {
 		{"since before it was due", func(start task.Instant) task.Instant { return start - 1 }, 0},
 		{"since two instants had passed", func(start task.Instant) task.Instant { return start.Add(2 * time.Minute) }, 1},
 	} {
-		b := setup(t)
-		start := b.now
-		id := b.add(b.spec(task.NonBlocking))[0]
-		b.advance(4*time.Minute + time.Second)
-		flow := b.flow("", 1)
-		flow.WaitingSince = test.held(start)
-		c := b.claimReq(task.ClaimRequest{Flows: []task.Flow{flow}})
-		row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]
-		next := start.Add(time.Duration(test.missed+1) * time.Minute)
-		if c.Missed != test.missed || row.Missed != test.missed || row.ScheduledAt != next || row.DueAt != max(next, b.now+1) {
-			t.Errorf("%s: %d missed (the row says %d), next at %s due at %s, want %d and %s",
-				test.name, c.Missed, row.Missed, row.ScheduledAt, row.DueAt, test.missed, next)
-		}
-		if c.Publications[0].ScheduledAt != start {
-			t.Errorf("%s: scheduled at %s, want %s", test.name, c.Publications[0].ScheduledAt, start)
+		for _, form := range bothForms {
+			b := setup(t)
+			start := b.now
+			id := b.add(b.spec(task.NonBlocking))[0]
+			b.advance(4*time.Minute + time.Second)
+			flow := b.flow("", 1)
+			flow.WaitingSince = test.held(start)
+			c := b.claimReq(task.ClaimRequest{Form: form, Flows: []task.Flow{flow}})
+			row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]
+			next := start.Add(time.Duration(test.missed+1) * time.Minute)
+			if c.Missed != test.missed || row.Missed != test.missed || row.ScheduledAt != next || row.DueAt != max(next, b.now+1) {
+				t.Errorf("%s: %d missed (the row says %d), next at %s due at %s, want %d and %s",
+					test.name, c.Missed, row.Missed, row.ScheduledAt, row.DueAt, test.missed, next)
+			}
+			if c.Publications[0].ScheduledAt != start {
+				t.Errorf("%s: scheduled at %s, want %s", test.name, c.Publications[0].ScheduledAt, start)
+			}
 		}
 	}
 }

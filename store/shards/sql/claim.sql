@@ -90,6 +90,29 @@ UPDATE task t SET {{claim_set}}
  WHERE t.shard = c.shard AND t.tenant_id = ANY (ARRAY[c.tenant_id]) AND t.id = c.id AND t.run = c.run
 RETURNING {{claim_returning}};
 
+-- name: ClaimFlow(
+--   shards int2[], ahead_ms int8, blocked_tenants int4[], blocked_for_ms int8, flow_tenant int4, flow_quota int8, low int8,
+--   waiting_since int8)
+-- ClaimFlows for one flow of all kinds, as a range: it claims the rows that are due before the
+-- first one beyond the quota, so none if those have the same due_at. A row is read twice, but neither
+-- locked before its update nor found by its key, which is a quarter cheaper. One more column is
+-- the quota if rows are left, else 0.
+WITH horizon AS MATERIALIZED (SELECT now_ms() + @ahead_ms AS until), -- once: rows that become due in between would exceed the quota
+beyond AS MATERIALIZED (
+  SELECT d.due_at
+    FROM task d
+   WHERE d.shard = ANY (@shards) AND d.due_at > @low AND d.due_at <= (SELECT h.until FROM horizon h)
+     AND d.tenant_id + 0 = @flow_tenant AND d.state = {{state.SCHEDULED}}
+   ORDER BY d.due_at
+  OFFSET @flow_quota LIMIT 1)
+UPDATE task t SET {{claim_set}}
+  FROM (SELECT n.now, least(n.now, @waiting_since) AS held, CASE WHEN EXISTS (SELECT FROM beyond) THEN @flow_quota ELSE 0 END AS read
+          FROM (SELECT now_ms() AS now OFFSET 0) n OFFSET 0) c
+ WHERE t.shard = ANY (@shards) AND t.due_at > @low
+   AND t.due_at < (SELECT coalesce((SELECT b.due_at FROM beyond b), h.until + 1) FROM horizon h)
+   AND t.tenant_id + 0 = @flow_tenant AND t.state = {{state.SCHEDULED}}
+RETURNING {{claim_returning}}, c.read;
+
 -- name: ClaimTogether(
 --   shards int2[], ahead_ms int8, blocked_tenants int4[], blocked_for_ms int8, flow_tenants int4[],
 --   flow_kinds text[], flow_quotas int8[], flow_lows int8[], flow_waiting_since int8[], capped_tenants int4[],

@@ -45,6 +45,7 @@ var (
 	ClaimRange      = set.Get("ClaimRange")
 	ClaimCapped     = set.Get("ClaimCapped")
 	ClaimFlows      = set.Get("ClaimFlows")
+	ClaimFlow       = set.Get("ClaimFlow")
 	ClaimTogether   = set.Get("ClaimTogether")
 	ClaimKeys       = set.Get("ClaimKeys")
 	DueKeys         = set.Get("DueKeys")
