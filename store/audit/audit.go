@@ -12,7 +12,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -62,7 +61,7 @@ func (s *Store) Append(ctx context.Context, events []task.AuditEvent) error {
 		}
 	}
 	storing.Wait()
-	return errors.Join(errs[:]...)
+	return store.Distinct(errs[:]...)
 }
 
 // appendFrom stores rows in the first database that answers, from database d on.
@@ -135,7 +134,7 @@ func (s *Store) List(ctx context.Context, q task.AuditQuery) (task.AuditPage, er
 		}
 	}
 	if len(page.Missing) == task.Databases {
-		return task.AuditPage{}, task.Errorf(task.ReasonDatabaseUnavailable, "no database answers; try again").CausedBy(errors.Join(errs[:]...))
+		return task.AuditPage{}, task.Errorf(task.ReasonDatabaseUnavailable, "no database answers; try again").CausedBy(store.Distinct(errs[:]...))
 	}
 	page.Events = merged(lists[:])
 	if len(page.Events) >= q.Limit {

@@ -9,7 +9,6 @@ package figures
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -78,7 +77,7 @@ func (s *Store) Write(ctx context.Context, at task.Instant, process int64, rows 
 			break
 		}
 	}
-	return fmt.Errorf("store figures: %w", errors.Join(errs...))
+	return fmt.Errorf("store figures: %w", store.Distinct(errs...))
 }
 
 func (s *Store) write(ctx context.Context, d int, at, process int64, tenants []int32, data [][]byte) error {
@@ -144,7 +143,7 @@ func (s *Store) each(ctx context.Context, databases []int, ask func(ctx context.
 		}
 	}
 	if len(missing) == len(databases) {
-		return nil, task.Errorf(task.ReasonDatabaseUnavailable, "no database answers; try again").CausedBy(errors.Join(errs[:]...))
+		return nil, task.Errorf(task.ReasonDatabaseUnavailable, "no database answers; try again").CausedBy(store.Distinct(errs[:]...))
 	}
 	return missing, nil
 }
