@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -106,9 +107,12 @@ func (c StatementCounts) Since(before StatementCounts, took time.Duration) (all 
 // longestStatement is the number of characters of a statement in a report.
 const longestStatement = 110
 
+// shardTable is the table of one shard: statements that differ in it alone count as one.
+var shardTable = regexp.MustCompile(`\btask_\d{3}\b`)
+
 // firstWords returns the begin of a statement, on one line.
 func firstWords(text string) string {
-	r := []rune(strings.Join(strings.Fields(text), " "))
+	r := []rune(shardTable.ReplaceAllString(strings.Join(strings.Fields(text), " "), "task_NNN"))
 	return string(r[:min(len(r), longestStatement)])
 }
 
