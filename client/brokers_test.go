@@ -49,7 +49,7 @@ func TestAReaderGoesOnToTheNextBroker(t *testing.T) {
 	for {
 		res, err := f.fetch([]*feed{one})
 		if err == nil {
-			if parts := partsOf(res, []*feed{one}); len(parts) != 1 || len(parts[0].records) != 1 || parts[0].err != nil {
+			if parts := partsOf(res, []*feed{one}); len(parts) != 1 || len(readAll(t, &parts[0])) != 1 || parts[0].err != nil {
 				t.Errorf("fetched %+v, want one record", parts)
 			}
 			return

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -256,7 +257,7 @@ func (c *consumer) useful(now time.Time) bool {
 
 // deliver passes a record to the engine if the service has signed it. Nothing else of an
 // unsigned record is looked at.
-func (c *consumer) deliver(ctx context.Context, t *tracker, m kafka.Message) {
+func (c *consumer) deliver(ctx context.Context, t *tracker, m message) {
 	if err := c.l.keys.verify(ctx, &m); err != nil {
 		c.refuse(t, &m, "record is not signed by the service; skipping it", c.l.cfg.Events.Forged, &c.l.forged, err)
 		return
@@ -267,30 +268,31 @@ func (c *consumer) deliver(ctx context.Context, t *tracker, m kafka.Message) {
 		return
 	}
 	if pub.TraceParent != "" {
-		pub.Trace = record.Trace(&pub, headersOf(&m))
+		pub.Trace = record.Trace(&pub, m.headers)
 	}
-	c.l.engine.arrive(t, pub, m.Offset)
+	pub.Params = bytes.Clone(pub.Params) // a run that waits must not keep the whole answer
+	c.l.engine.arrive(t, pub, m.offset)
 }
 
 // decoded decodes a record of either form. Most have none of the headers of the second one.
-func decoded(m *kafka.Message) (task.Publication, error) {
-	for _, h := range m.Headers {
+func decoded(m *message) (task.Publication, error) {
+	for _, h := range m.headers {
 		if h.Key == record.HeaderRun {
-			return record.Read(m.Value, headersOf(m))
+			return record.Read(m.value, m.headers)
 		}
 	}
-	return record.Decode(m.Value)
+	return record.Decode(m.value)
 }
 
 // refuse skips a record, and tells why.
-func (c *consumer) refuse(t *tracker, m *kafka.Message, why string, event func(int, int64, error), limit *logLimit, err error) {
+func (c *consumer) refuse(t *tracker, m *message, why string, event func(int, int64, error), limit *logLimit, err error) {
 	if event != nil {
-		event(m.Partition, m.Offset, err)
+		event(m.partition, m.offset, err)
 	}
 	if suppressed, ok := limit.allow(); ok {
-		c.l.log.Error(why, "topic", c.topic, "partition", m.Partition, "offset", m.Offset, "suppressed", suppressed, "err", err)
+		c.l.log.Error(why, "topic", c.topic, "partition", m.partition, "offset", m.offset, "suppressed", suppressed, "err", err)
 	}
-	c.l.engine.skip(t, m.Offset)
+	c.l.engine.skip(t, m.offset)
 }
 
 // commitUntil commits done offsets periodically and at the end of the

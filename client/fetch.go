@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/fetch"
 
 	"github.com/perceptor/perceptor/internal/ctxtime"
@@ -204,11 +203,12 @@ func (f *fetcher) renew() {
 	}
 }
 
-// A part is what a fetch found of a partition: records, and an error for which the partition
-// leaves the loop after them.
+// A part is what a fetch found of a partition: batches with records from an offset on, and an error for which
+// the partition leaves the loop after them.
 type part struct {
 	*feed
-	records []kafka.Message
+	at      int64
+	batches []batch
 	err     error
 }
 
@@ -257,7 +257,7 @@ func (f *fetcher) readFrom(feeds []*feed) (rest []*feed, fetched bool, err error
 
 // fetch asks the leader of partitions for records and waits until there are some, or for the
 // longest duration of a fetch.
-func (f *fetcher) fetch(feeds []*feed) (*boundedAnswer, error) {
+func (f *fetcher) fetch(feeds []*feed) (*rawAnswer, error) {
 	ctx, cancel := context.WithTimeout(f.ctx, silenceLimit)
 	defer cancel()
 	from := make([]fetch.RequestPartition, len(feeds))
@@ -266,14 +266,14 @@ func (f *fetcher) fetch(feeds []*feed) (*boundedAnswer, error) {
 			Partition: int32(feed.tracker.partition), FetchOffset: feed.from, PartitionMaxBytes: partitionBytes, CurrentLeaderEpoch: -1, LogStartOffset: -1,
 		}
 	}
-	res, err := f.transport.RoundTrip(ctx, f.addr, &boundedFetch{client: f.transport.ClientID, Request: fetch.Request{
+	res, err := f.transport.RoundTrip(ctx, f.addr, &rawFetch{client: f.transport.ClientID, Request: fetch.Request{
 		ReplicaID: -1, MaxWaitTime: int32(f.times.maxWait.Milliseconds()), MinBytes: 1, MaxBytes: fetchBytes, SessionID: -1, SessionEpoch: -1,
 		Topics: []fetch.RequestTopic{{Topic: f.topic, Partitions: from}},
 	}})
 	if err != nil {
 		return nil, err
 	}
-	r, ok := res.(*boundedAnswer)
+	r, ok := res.(*rawAnswer)
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("the broker answered a fetch with %T", res)
@@ -285,7 +285,8 @@ func (f *fetcher) fetch(feeds []*feed) (*boundedAnswer, error) {
 
 // partsOf returns what a response has of the partitions that were asked for, and moves their
 // offsets. It leaves out those without news.
-func partsOf(r *boundedAnswer, feeds []*feed) (parts []part) {
+func partsOf(r *rawAnswer, feeds []*feed) (parts []part) {
+	left := int64(answerBytes)
 	for _, topic := range r.Topics {
 		for i := range topic.Partitions {
 			p := &topic.Partitions[i]
@@ -298,50 +299,18 @@ func partsOf(r *boundedAnswer, feeds []*feed) (parts []part) {
 				parts = append(parts, part{feed: f, err: kafka.Error(p.ErrorCode)})
 				continue
 			}
-			if e := r.tooLarge[p.Partition]; e != nil {
-				f.from = e.next
-				parts = append(parts, part{feed: f, err: e})
-				continue
+			news := part{feed: f, at: f.from}
+			news.batches, f.from, news.err = batchesOf(r.records[p.Partition], f.from, &left)
+			var unreadable *unreadableBatchError
+			if errors.As(news.err, &unreadable) {
+				f.from = unreadable.next
 			}
-			records, err := recordsOf(p, f.from)
-			if n := len(records); n > 0 {
-				f.from = records[n-1].Offset + 1
-			}
-			if len(records) > 0 || err != nil {
-				parts = append(parts, part{feed: f, records: records, err: err})
+			if len(news.batches) > 0 || news.err != nil {
+				parts = append(parts, news)
 			}
 		}
 	}
 	return parts
-}
-
-// recordsOf returns the records of a partition from an offset on: those before it in the same
-// batch come with them. With an error it returns those before the one that cannot be read.
-func recordsOf(p *fetch.ResponsePartition, from int64) (all []kafka.Message, err error) {
-	if p.RecordSet.Records == nil {
-		return nil, nil
-	}
-	for {
-		r, err := p.RecordSet.Records.ReadRecord()
-		if errors.Is(err, io.EOF) {
-			return all, nil
-		}
-		if err != nil {
-			return all, err
-		}
-		value, err := protocol.ReadAll(r.Value)
-		for _, b := range []protocol.Bytes{r.Key, r.Value} {
-			if b != nil {
-				err = errors.Join(err, b.Close())
-			}
-		}
-		if err != nil {
-			return all, err
-		}
-		if r.Offset >= from {
-			all = append(all, kafka.Message{Partition: int(p.Partition), Offset: r.Offset, Value: value, Headers: r.Headers})
-		}
-	}
 }
 
 // deliverAll passes records to the engine, and lets partitions that cannot be read be read
@@ -349,22 +318,17 @@ func recordsOf(p *fetch.ResponsePartition, from int64) (all []kafka.Message, err
 func (f *fetcher) deliverAll(parts []part) {
 	var again []*feed
 	for _, p := range parts {
-		for _, m := range p.records {
-			if !f.l.engine.admit(f.ctx) || !f.l.keys.awaitTrust(f.ctx) {
-				f.stop() // the listener stops
-				return
-			}
-			p.next = f.checkGap(m, p.next)
-			f.deliver(f.ctx, p.tracker, m)
+		if !f.deliverPart(&p) {
+			return
 		}
-		var large *batchTooLargeError
+		var unreadable *unreadableBatchError
 		switch {
 		case f.ctx.Err() != nil:
 			return
 		case p.err == nil:
 			continue
-		case errors.As(p.err, &large):
-			f.skipBatch(p.feed, large)
+		case errors.As(p.err, &unreadable):
+			f.skipBatch(p.feed, unreadable)
 		case errors.Is(p.err, kafka.OffsetOutOfRange):
 			f.afterGap(p.feed)
 		default:
@@ -377,11 +341,32 @@ func (f *fetcher) deliverAll(parts []part) {
 	}
 }
 
+// deliverPart passes the records of a partition to the engine. It returns false if the listener
+// stops.
+func (f *fetcher) deliverPart(p *part) bool {
+	for i := range p.batches {
+		for m, err := range p.batches[i].all(p.tracker.partition, p.at) {
+			var unreadable *unreadableBatchError
+			if errors.As(err, &unreadable) {
+				f.skipBatch(p.feed, unreadable)
+				break
+			}
+			if !f.l.engine.admit(f.ctx) || !f.l.keys.awaitTrust(f.ctx) {
+				f.stop()
+				return false
+			}
+			p.next = f.checkGap(m, p.next)
+			f.deliver(f.ctx, p.tracker, m)
+		}
+	}
+	return true
+}
+
 // skipBatch skips a batch of records as one.
-func (f *fetcher) skipBatch(p *feed, large *batchTooLargeError) {
-	m := kafka.Message{Partition: p.tracker.partition, Offset: large.next - 1}
-	f.refuse(p.tracker, &m, "records cannot be unpacked; skipping their batch", f.l.cfg.Events.Poison, &f.l.poison, large)
-	p.next = large.next
+func (f *fetcher) skipBatch(p *feed, batch *unreadableBatchError) {
+	m := message{partition: p.tracker.partition, offset: batch.next - 1}
+	f.refuse(p.tracker, &m, "records cannot be read; skipping their batch", f.l.cfg.Events.Poison, &f.l.poison, batch)
+	p.next = batch.next
 }
 
 // dial opens a connection that ends with f and does not wait for a silent broker.

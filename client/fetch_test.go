@@ -3,11 +3,11 @@ package client
 import (
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/fetch"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -116,37 +116,27 @@ func TestAPartitionFollowsItsLeader(t *testing.T) {
 	}
 }
 
-// brokenRecords has records up to the one that cannot be read.
-type brokenRecords struct{ next, broken int64 }
-
-var errBroken = errors.New("broken")
-
-func (r *brokenRecords) ReadRecord() (*protocol.Record, error) {
-	if r.next == r.broken {
-		return nil, errBroken
-	}
-	r.next++
-	return &protocol.Record{Offset: r.next - 1, Value: protocol.NewBytes([]byte("v"))}, nil
-}
-
-// TestARecordThatCannotBeReadHidesNoOther has one partition with a broken record between two
-// whole ones.
-func TestARecordThatCannotBeReadHidesNoOther(t *testing.T) {
-	response, feeds := &fetch.Response{Topics: []fetch.ResponseTopic{{}}}, []*feed{}
-	for p, records := range []protocol.RecordReader{
-		protocol.NewRecordReader(protocol.Record{Offset: 7}, protocol.Record{Offset: 8}), &brokenRecords{5, 9}, nil,
-		protocol.NewRecordReader(protocol.Record{Offset: 2}),
-	} {
+// TestABatchThatCannotBeReadHidesNoOther has one partition with a damaged batch behind a whole one.
+func TestABatchThatCannotBeReadHidesNoOther(t *testing.T) {
+	damaged := recordSet(t, 9, 0, "c")
+	damaged[crcAt]++
+	r, feeds := &rawAnswer{Response: &fetch.Response{Topics: []fetch.ResponseTopic{{}}}, records: map[int32][]byte{
+		0: recordSet(t, 7, 0, "a", "b"), 1: slices.Concat(recordSet(t, 5, 0, "1", "2", "a", "b"), damaged), 3: recordSet(t, 7, 0, "a"),
+	}}, []*feed{}
+	for p := range 4 {
 		feeds = append(feeds, &feed{tracker: newTracker(p, 7), next: 7, from: 7})
-		response.Topics[0].Partitions = append(response.Topics[0].Partitions, fetch.ResponsePartition{
-			Partition: int32(p), RecordSet: protocol.RecordSet{Records: records},
-		})
+		r.Topics[0].Partitions = append(r.Topics[0].Partitions, fetch.ResponsePartition{Partition: int32(p)})
 	}
-	parts := partsOf(&boundedAnswer{Response: response}, feeds)
-	if len(parts) != 2 || len(parts[0].records) != 2 || parts[0].err != nil || len(parts[1].records) != 2 || !errors.Is(parts[1].err, errBroken) {
-		t.Fatalf("parts = %+v, want two records of each of two partitions, and an error of the second", parts)
+	parts := partsOf(r, feeds)
+	if len(parts) != 3 || parts[0].err != nil || !errors.Is(parts[1].err, errChecksum) || parts[2].err != nil {
+		t.Fatalf("parts = %+v, want those of three partitions, and an error of the second", parts)
 	}
-	for i, want := range []int64{9, 9, 7, 7} {
+	for i, want := range []string{"a@7 b@8", "a@7 b@8", "a@7"} {
+		if got := readAll(t, &parts[i]); strings.Join(got, " ") != want {
+			t.Errorf("part %d has %q, want %q", i, got, want)
+		}
+	}
+	for i, want := range []int64{9, 9, 7, 8} {
 		if feeds[i].from != want || feeds[i].next != 7 {
 			t.Errorf("partition %d is read from %d on, delivered up to %d, want %d and 7", i, feeds[i].from, feeds[i].next, want)
 		}

@@ -19,11 +19,11 @@ import (
 
 // checkGap tells of records that are missing before m, where next was to be read. It returns
 // the offset after m.
-func (c *consumer) checkGap(m kafka.Message, next int64) int64 {
-	if next >= 0 && m.Offset > next {
-		c.outOfRange(OutOfRange{Partition: m.Partition, Next: next, First: m.Offset, End: m.Offset + 1})
+func (c *consumer) checkGap(m message, next int64) int64 {
+	if next >= 0 && m.offset > next {
+		c.outOfRange(OutOfRange{Partition: m.partition, Next: next, First: m.offset, End: m.offset + 1})
 	}
-	return m.Offset + 1
+	return m.offset + 1
 }
 
 // afterGap handles a partition without the offset to read. It sets the offset from which to

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
 
 	"github.com/perceptor/perceptor/internal/ctxtime"
@@ -147,9 +146,8 @@ func (r *keyring) run(ctx context.Context) {
 }
 
 // verify returns nil if a valid key of the tenant has signed the record of a run.
-func (r *keyring) verify(ctx context.Context, m *kafka.Message) error {
-	headers := headersOf(m)
-	id, err := record.KeyID(headers)
+func (r *keyring) verify(ctx context.Context, m *message) error {
+	id, err := record.KeyID(m.headers)
 	if err != nil {
 		return err
 	}
@@ -157,15 +155,7 @@ func (r *keyring) verify(ctx context.Context, m *kafka.Message) error {
 	if !ok {
 		return fmt.Errorf("%w: number %d", errKeyOver, id)
 	}
-	return key.verify(m.Value, headers)
-}
-
-func headersOf(m *kafka.Message) []record.Header {
-	headers := make([]record.Header, len(m.Headers))
-	for i, h := range m.Headers {
-		headers[i] = record.Header(h)
-	}
-	return headers
+	return key.verify(m.value, m.headers)
 }
 
 // find returns a valid key. It asks the service for an unknown one, unless it has just asked.

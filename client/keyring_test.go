@@ -152,7 +152,11 @@ func (l *leak) ask(ctx context.Context) (*perceptorv1.Delivery, error) {
 func (l *leak) accepted(t *testing.T, before, after time.Duration) (last time.Duration) {
 	t.Helper()
 	l.rotated = time.Now().Add(before)
-	forged := signedMessage(newRunOf(1, task.OneShot, "count", nil), testKey)
+	signed := signedMessage(newRunOf(1, task.OneShot, "count", nil), testKey)
+	forged := message{value: signed.Value}
+	for _, h := range signed.Headers {
+		forged.headers = append(forged.headers, record.Header(h))
+	}
 	r := newKeyring(l.ask)
 	if err := r.refresh(t.Context()); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
@@ -17,75 +16,73 @@ import (
 
 // Kafka's library unpacks all batches of records in an answer before any record can be verified. Anyone who may write to
 // the topic could make small batches that fill the memory of every listener that reads them, again and again. So the
-// answer to a fetch is looked through first. A batch that is too large when it is unpacked is skipped, like a record
-// that the service has not signed: dispatchers make no such batch. Batches that are too large together are fetched again.
+// records are taken out of the answer before the library reads it, and unpacked here. A batch that is too large then is
+// skipped, like a record that the service has not signed: dispatchers make no such batch. Batches that are too large
+// together are fetched again.
 
 const (
 	unpackedBytes = 32 << 20 // of a batch; those of dispatchers have at most 16 MiB
 	answerBytes   = 2 * unpackedBytes
 )
 
-// batchTooLargeError is the error for such a batch. next is the offset after it.
-type batchTooLargeError struct{ next int64 }
+var errTooLarge = fmt.Errorf("it has more than %d bytes then", unpackedBytes)
 
-func (e *batchTooLargeError) Error() string {
-	return fmt.Sprintf("a batch of records has more than %d bytes when it is unpacked", unpackedBytes)
-}
-
-// boundedFetch is a fetch that does not let large batches be unpacked. It uses the library's way for messages that read
+// rawFetch is a fetch of which the library does not read the records. It uses the library's way for messages that read
 // their answers themselves.
-type boundedFetch struct {
+type rawFetch struct {
 	fetch.Request
 	client  string
 	version int16
 }
 
-// boundedAnswer is the answer to a boundedFetch.
-type boundedAnswer struct {
+// rawAnswer is the answer to a rawFetch.
+type rawAnswer struct {
 	*fetch.Response
-	// tooLarge are the batches that are left out and would come first, by partition.
-	tooLarge map[int32]*batchTooLargeError
+	records map[int32][]byte // by partition
 }
 
-var _ protocol.RawExchanger = (*boundedFetch)(nil)
+var _ protocol.RawExchanger = (*rawFetch)(nil)
 
 // Required implements [protocol.RawExchanger].
-func (q *boundedFetch) Required(versions map[protocol.ApiKey]int16) bool {
+func (q *rawFetch) Required(versions map[protocol.ApiKey]int16) bool {
 	q.version = versions[protocol.Fetch]
 	return true
 }
 
+// allocated is the most that an answer takes of memory before its bytes have come.
+const allocated = 2 * fetchBytes
+
 // RawExchange implements [protocol.RawExchanger]. Requests on a connection follow each other, so their numbers need not differ.
-func (q *boundedFetch) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
+func (q *rawFetch) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 	if err := protocol.WriteRequest(rw, q.version, 0, q.client, &q.Request); err != nil {
 		return nil, err
 	}
-	var answer bytes.Buffer
-	if _, err := io.CopyN(&answer, rw, 4); err != nil {
+	var size [4]byte
+	if _, err := io.ReadFull(rw, size[:]); err != nil {
 		return nil, err
 	}
-	if size := int32(binary.BigEndian.Uint32(answer.Bytes())); size > 0 {
-		if _, err := io.CopyN(&answer, rw, int64(size)); err != nil {
-			return nil, err
-		}
+	n := int64(max(int32(binary.BigEndian.Uint32(size[:])), 0))
+	var answer bytes.Buffer
+	answer.Grow(int(min(n, allocated)) + bytes.MinRead)
+	if _, err := io.CopyN(&answer, rw, n); err != nil {
+		return nil, err
 	}
-	tooLarge, left := map[int32]*batchTooLargeError{}, int64(answerBytes)
-	eachRecordSet(answer.Bytes(), q.version, func(partition int32, set []byte) {
-		if e := cutLarge(set, &left); e != nil {
-			tooLarge[partition] = e
-		}
-	})
-	_, res, err := protocol.ReadResponse(&answer, protocol.Fetch, q.version)
+	rest, records, err := withoutRecords(answer.Bytes(), q.version)
 	if err != nil {
 		return nil, err
 	}
-	return &boundedAnswer{res.(*fetch.Response), tooLarge}, nil
+	_, res, err := protocol.ReadResponse(bytes.NewReader(append(binary.BigEndian.AppendUint32(nil, uint32(len(rest))), rest...)), protocol.Fetch, q.version)
+	if err != nil {
+		return nil, err
+	}
+	return &rawAnswer{res.(*fetch.Response), records}, nil
 }
 
-// eachRecordSet calls f with the records of each partition in an answer of the given version, from 4 to 11.
-func eachRecordSet(answer []byte, version int16, f func(partition int32, set []byte)) {
-	r := wire{rest: answer}
-	r.take(4 + 4 + 4) // size, number of the request, throttle time
+// withoutRecords returns an answer of the given version, from 4 to 11, without its records, and these.
+func withoutRecords(answer []byte, version int16) (rest []byte, records map[int32][]byte, err error) {
+	records = map[int32][]byte{}
+	r, kept := wire{rest: answer}, 0
+	r.take(4 + 4) // number of the request, throttle time
 	if version >= 7 {
 		r.take(2 + 4) // error, session
 	}
@@ -101,52 +98,38 @@ func eachRecordSet(answer []byte, version int16, f func(partition int32, set []b
 			if version >= 11 {
 				r.take(4) // preferred replica
 			}
-			f(partition, r.take(int(max(r.int32(), 0))))
+			rest = append(append(rest, answer[kept:len(answer)-len(r.rest)]...), 0, 0, 0, 0)
+			records[partition] = r.take(int(max(r.int32(), 0)))
+			kept = len(answer) - len(r.rest)
 		}
 	}
-}
-
-// cutLarge cuts a record set off before the first batch that is too large when it is unpacked, or for which too few bytes
-// are left: the library takes a batch for incomplete whose length is beyond the end. It returns an error if that is the
-// first one, and too large.
-func cutLarge(set []byte, left *int64) *batchTooLargeError {
-	const prefix, header = 12, 61 // bytes of a batch before those that its length counts, and before its records
-	for first := true; len(set) >= header; first = false {
-		length := binary.BigEndian.Uint32(set[8:])
-		if length > uint32(len(set)-prefix) || length < header-prefix {
-			return nil
-		}
-		batch := set[:prefix+length]
-		var size int64
-		if codec := compress.Compression(binary.BigEndian.Uint16(batch[21:]) & 7); codec != 0 {
-			size = unpackedSize(codec, batch[header:])
-		}
-		if size > min(*left, unpackedBytes) {
-			binary.BigEndian.PutUint32(set[8:], math.MaxInt32)
-			if first && size > unpackedBytes {
-				return &batchTooLargeError{next: int64(binary.BigEndian.Uint64(batch)) + int64(binary.BigEndian.Uint32(batch[23:])) + 1}
-			}
-			return nil
-		}
-		*left -= size
-		set = set[len(batch):]
+	if r.failed {
+		return nil, nil, errors.New("the answer of the broker to a fetch is malformed")
 	}
-	return nil
+	return append(rest, answer[kept:]...), records, nil
 }
 
-// unpackedSize returns how many bytes packed records have, at most unpackedBytes+1. Errors are left to the library.
-func unpackedSize(codec compress.Compression, packed []byte) int64 {
+// unpack returns the records of a batch, or errTooLarge if they have more than most bytes.
+func unpack(codec compress.Compression, packed []byte, most int64) ([]byte, error) {
 	if codec == compress.Zstd {
-		return unpackedZstd(packed)
+		return unpackZstd(packed, most)
 	}
 	c := codec.Codec()
 	if c == nil {
-		return 0
+		return nil, fmt.Errorf("codec %d is not known", codec)
 	}
 	r := c.NewReader(bytes.NewReader(packed))
 	defer r.Close() //nolint:errcheck // nothing is written
-	n, _ := io.Copy(io.Discard, io.LimitReader(r, unpackedBytes+1))
-	return n
+	return readMost(r, most)
+}
+
+// readMost reads all of r, or returns errTooLarge if that is more than most bytes.
+func readMost(r io.Reader, most int64) ([]byte, error) {
+	all, err := io.ReadAll(io.LimitReader(r, most+1))
+	if err == nil && int64(len(all)) > most {
+		return nil, errTooLarge
+	}
+	return all, err
 }
 
 // zstdDecoders are decoders whose windows are bounded: a batch may ask for one of any size.
@@ -158,18 +141,18 @@ var zstdDecoders = sync.Pool{New: func() any {
 	return d
 }}
 
-func unpackedZstd(packed []byte) int64 {
+func unpackZstd(packed []byte, most int64) ([]byte, error) {
 	d := zstdDecoders.Get().(*zstd.Decoder)
 	defer zstdDecoders.Put(d)
-	if d.Reset(bytes.NewReader(packed)) != nil {
-		return 0
+	if err := d.Reset(bytes.NewReader(packed)); err != nil {
+		return nil, err
 	}
-	n, err := io.Copy(io.Discard, io.LimitReader(d, unpackedBytes+1))
+	all, err := readMost(d, most)
 	_ = d.Reset(nil) // packed is of no more use
 	if errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded) {
-		return unpackedBytes + 1
+		return nil, errTooLarge
 	}
-	return n
+	return all, err
 }
 
 // wire reads a message of Kafka's protocol. A message that ends too early yields zeros.
@@ -183,7 +166,7 @@ func (r *wire) take(n int) []byte {
 		r.rest, r.failed = nil, true
 		return nil
 	}
-	b := r.rest[:n]
+	b := r.rest[:n:n]
 	r.rest = r.rest[n:]
 	return b
 }

@@ -2,14 +2,13 @@ package client
 
 import (
 	"bytes"
-	"encoding/binary"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/fetch"
 
 	"github.com/perceptor/perceptor/task"
 )
@@ -69,23 +68,12 @@ func TestBatchesThatAreTooLargeTogetherAreUnpackedInTurns(t *testing.T) {
 // TestARecordSetIsCutBeforeTheBatchForWhichTooFewBytesAreLeft and what is before is read.
 func TestARecordSetIsCutBeforeTheBatchForWhichTooFewBytesAreLeft(t *testing.T) {
 	t.Parallel()
-	var batch bytes.Buffer
-	packed := protocol.RecordSet{Version: 2, Attributes: protocol.Zstd, Records: protocol.NewRecordReader(protocol.Record{Value: protocol.NewBytes(make([]byte, unpackedBytes-1000))})}
-	if _, err := packed.WriteTo(&batch); err != nil {
-		t.Fatal(err)
-	}
-	set := bytes.Repeat(batch.Bytes()[4:], 3)
+	large := strings.Repeat("\x00", unpackedBytes-1000)
+	set := slices.Concat(recordSet(t, 0, protocol.Zstd, large), recordSet(t, 1, protocol.Zstd, large), recordSet(t, 2, protocol.Zstd, large))
 	left := int64(answerBytes)
-	if e := cutLarge(set, &left); e != nil || left < 0 {
-		t.Errorf("cutLarge returned %v, and %d bytes are left", e, left)
-	}
-	var read protocol.RecordSet
-	if _, err := read.ReadFrom(bytes.NewBuffer(append(binary.BigEndian.AppendUint32(nil, uint32(len(set))), set...))); err != nil {
-		t.Fatal(err)
-	}
-	all, err := recordsOf(&fetch.ResponsePartition{RecordSet: read}, 0)
-	if err != nil || len(all) != 2 {
-		t.Errorf("%d records were read, and %v; want 2", len(all), err)
+	all, next, err := batchesOf(set, 0, &left)
+	if len(all) != 2 || next != 2 || err != nil || left < 0 {
+		t.Errorf("%d batches, the next at %d, %v, %d bytes left; want 2, 2", len(all), next, err, left)
 	}
 }
 

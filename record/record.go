@@ -88,6 +88,41 @@ type Header struct {
 	Value []byte
 }
 
+// HeaderName returns the key of a header. It allocates nothing for the keys that records of runs have.
+func HeaderName(key []byte) string {
+	switch string(key) {
+	case HeaderSpecVersion:
+		return HeaderSpecVersion
+	case HeaderID:
+		return HeaderID
+	case HeaderSource:
+		return HeaderSource
+	case HeaderType:
+		return HeaderType
+	case HeaderTime:
+		return HeaderTime
+	case HeaderContentType:
+		return HeaderContentType
+	case HeaderRunID:
+		return HeaderRunID
+	case HeaderAttempt:
+		return HeaderAttempt
+	case HeaderScheduledAt:
+		return HeaderScheduledAt
+	case HeaderTraceParent:
+		return HeaderTraceParent
+	case HeaderTrace:
+		return HeaderTrace
+	case HeaderRun:
+		return HeaderRun
+	case HeaderKeyID:
+		return HeaderKeyID
+	case HeaderSignature:
+		return HeaderSignature
+	}
+	return string(key)
+}
+
 // Encode returns the Kafka record of one delivery. tenant is the name of the
 // tenant, for ce_source. The results belong to the caller; value has a copy of
 // p.Params. Encode does not validate p: the store has done so.
