@@ -31,12 +31,13 @@ type Tenant struct {
 	PayloadRecords bool
 }
 
-// encoder returns what encodes the records of the tenant.
-func (t *Tenant) encoder() func(task.Publication, string) (key, value []byte, headers []record.Header) {
+// encoder returns what encodes the records of the tenant. The results of a call are valid until the next one.
+func (t *Tenant) encoder() func(*task.Publication, string) (key, value []byte, headers []record.Header) {
+	var e record.Encoder
 	if t.PayloadRecords {
-		return record.EncodePayload
+		return e.EncodePayload
 	}
-	return record.Encode
+	return e.Encode
 }
 
 // Tenants is a source of what the records of tenants need. It should answer from memory.
@@ -219,7 +220,7 @@ func (p *Publisher) encode(g *topicGroup, partition int32, index []int, pubs []t
 		done = append(done, b)
 	}
 	for n, i := range index {
-		key, value, headers := encode(pubs[i], g.Name)
+		key, value, headers := encode(&pubs[i], g.Name)
 		headers = signer.Sign(value, headers)
 		size := recordSize(len(b.index), key, value, headers)
 		if size+batchHeader > p.cfg.RequestBytes-1024 {

@@ -177,6 +177,9 @@ func (p *pipeline) run(ctx context.Context) {
 	}
 }
 
+// publicationLists has lists that calls use again: they are some hundred kilobytes for each call.
+var publicationLists = sync.Pool{New: func() any { return new([]task.Publication) }}
+
 // send makes one call and handles the outcome of each record.
 func (p *pipeline) send(ctx context.Context, next *call) {
 	results := newResults(next.records)
@@ -185,7 +188,13 @@ func (p *pipeline) send(ctx context.Context, next *call) {
 	if p.at(ctx, BeforePublish, -1) != nil {
 		return
 	}
-	pubs, traced := publicationsOf(next.records, time.Now(), p.cfg.Owner.Name)
+	list := publicationLists.Get().(*[]task.Publication)
+	pubs, traced := publicationsOf(slices.Grow(*list, len(next.records)), next.records, time.Now(), p.cfg.Owner.Name)
+	defer func() {
+		clear(pubs)
+		*list = pubs[:0]
+		publicationLists.Put(list)
+	}()
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.PublishTimeout)
 	defer cancel()
 	p.publisher.Publish(ctx, pubs, func(index []int, err error) {

@@ -58,12 +58,11 @@ func (e *env) endTraces(records []*record) {
 	}
 }
 
-// publicationsOf returns what a dispatcher publishes of the records of a call. traced says
+// publicationsOf appends what a dispatcher publishes of the records of a call. traced says
 // that some are traced.
-func publicationsOf(records []*record, now time.Time, dispatcher string) (pubs []task.Publication, traced bool) {
-	pubs = make([]task.Publication, len(records))
+func publicationsOf(pubs []task.Publication, records []*record, now time.Time, dispatcher string) (_ []task.Publication, traced bool) {
 	for i, r := range records {
-		pubs[i] = r.publication(now, dispatcher)
+		pubs = append(pubs, r.publication(now, dispatcher))
 		if r.trace != nil {
 			pubs[i].Trace = r.trace.Send()
 			traced = true

@@ -23,12 +23,19 @@ const HeaderRun = "perceptor_run"
 // EncodePayload is [Encode] for tenants with payload records: if the task has a payload, it
 // returns a payload record, whose value refers to p.Params.
 func EncodePayload(p task.Publication, tenant string) (key, value []byte, headers []Header) {
+	var e Encoder
+	return e.EncodePayload(&p, tenant)
+}
+
+// EncodePayload is the function EncodePayload, but its results are valid until the next call.
+func (e *Encoder) EncodePayload(p *task.Publication, tenant string) (key, value []byte, headers []Header) {
 	entries, payload, ok := splitParams(p.Params)
 	if !ok {
-		return Encode(p, tenant)
+		return e.Encode(p, tenant)
 	}
-	p.Params = entries
-	key, run, headers := Encode(p, tenant)
+	inHeader := *p
+	inHeader.Params = entries
+	key, run, headers := e.Encode(&inHeader, tenant)
 	for i := range headers {
 		switch headers[i].Key {
 		case HeaderType:

@@ -25,6 +25,7 @@
 package record
 
 import (
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -127,8 +128,23 @@ func HeaderName(key []byte) string {
 // tenant, for ce_source. The results belong to the caller; value has a copy of
 // p.Params. Encode does not validate p: the store has done so.
 func Encode(p task.Publication, tenant string) (key, value []byte, headers []Header) {
-	key = strconv.AppendInt(nil, int64(p.Task), 10)
-	return key, appendValue(make([]byte, 0, len(p.Params)+len(p.Kind)+len(p.Dispatcher)+112), &p), appendHeaders(&p, tenant)
+	var e Encoder
+	return e.Encode(&p, tenant)
+}
+
+// An Encoder makes records in memory that it uses again. The zero value is ready. It must not be
+// used concurrently.
+type Encoder struct {
+	key, value, text []byte
+	headers          []Header
+}
+
+// Encode is the function Encode, but its results are valid until the next call.
+func (e *Encoder) Encode(p *task.Publication, tenant string) (key, value []byte, headers []Header) {
+	e.key = strconv.AppendInt(e.key[:0], int64(p.Task), 10)
+	e.value = appendValue(slices.Grow(e.value[:0], len(p.Params)+len(p.Kind)+len(p.Dispatcher)+112), p)
+	e.makeHeaders(p, tenant)
+	return e.key, e.value, e.headers
 }
 
 func appendValue(b []byte, p *task.Publication) []byte {
@@ -193,20 +209,22 @@ var (
 	contentType = []byte(ContentType)
 )
 
-func appendHeaders(p *task.Publication, tenant string) []Header {
+// makeHeaders sets the headers of a record.
+func (e *Encoder) makeHeaders(p *task.Publication, tenant string) {
 	// One buffer holds all values: id = RUN_ID.ATTEMPT, which includes run_id and attempt.
-	buf := make([]byte, 0, 96+len(tenant))
-	buf = append(buf, p.RunID().String()...)
+	buf := slices.Grow(e.text[:0], 96+len(tenant))
+	buf = p.RunID().AppendTo(buf)
 	runEnd := len(buf)
 	buf = append(buf, '.')
 	buf = strconv.AppendInt(buf, int64(p.Attempt), 10)
 	idEnd := len(buf)
 	buf = append(append(buf, "/tenants/"...), tenant...)
 	sourceEnd := len(buf)
-	buf = append(buf, p.ScheduledAt.String()...)
+	buf = p.ScheduledAt.AppendTo(buf)
 	timeEnd := len(buf)
 	buf = strconv.AppendInt(buf, int64(p.ScheduledAt), 10)
-	headers := append(make([]Header, 0, maxHeaders),
+	e.text = buf
+	e.headers = append(slices.Grow(e.headers[:0], maxHeaders),
 		Header{HeaderSpecVersion, specVersion},
 		Header{HeaderID, buf[:idEnd:idEnd]},
 		Header{HeaderSource, buf[idEnd:sourceEnd:sourceEnd]},
@@ -215,15 +233,14 @@ func appendHeaders(p *task.Publication, tenant string) []Header {
 		Header{HeaderContentType, contentType},
 		Header{HeaderRunID, buf[:runEnd:runEnd]},
 		Header{HeaderAttempt, buf[runEnd+1 : idEnd : idEnd]},
-		Header{HeaderScheduledAt, buf[timeEnd:]},
+		Header{HeaderScheduledAt, buf[timeEnd:len(buf):len(buf)]},
 	)
 	if p.TraceParent != "" {
-		headers = append(headers, Header{HeaderTraceParent, []byte(p.TraceParent)})
+		e.headers = append(e.headers, Header{HeaderTraceParent, []byte(p.TraceParent)})
 	}
 	if p.Trace != "" {
-		headers = append(headers, Header{HeaderTrace, []byte(p.Trace)})
+		e.headers = append(e.headers, Header{HeaderTrace, []byte(p.Trace)})
 	}
-	return headers
 }
 
 // Trace returns the trace context of the span that published a delivery, or "" if it is not

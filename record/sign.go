@@ -51,12 +51,14 @@ type Signer struct {
 	key  *Key
 	mac  hash.Hash
 	size [4]byte
+	last [sha256.Size]byte // the last sum
 }
 
 // Sign appends the headers of the signature to those of a record. The signature is the
 // HMAC-SHA-256 of each signed header, as the length of its value in 4 bytes, most significant
 // first, and the value, with the length 0 for a header that the record does not have; and
-// then of the record's value. Which headers are signed depends on the event type.
+// then of the record's value. Which headers are signed depends on the event type. The signature is
+// valid until the signer is used again.
 func (s *Signer) Sign(value []byte, headers []Header) []Header {
 	_, names := signedIn(headers)
 	return append(headers, Header{HeaderKeyID, s.key.id}, Header{HeaderSignature, s.sum(names, value, headers)})
@@ -71,7 +73,7 @@ func (s *Signer) sum(names []string, value []byte, headers []Header) []byte {
 		s.mac.Write(v)
 	}
 	s.mac.Write(value)
-	return s.mac.Sum(nil)
+	return s.mac.Sum(s.last[:0])
 }
 
 // Errors of signatures.

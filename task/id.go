@@ -45,8 +45,11 @@ type RunID struct {
 }
 
 // String returns the run_id as records and logs contain it: "TASK-SEQ".
-func (r RunID) String() string {
-	return strconv.FormatInt(int64(r.Task), 10) + "-" + strconv.FormatInt(r.Seq, 10)
+func (r RunID) String() string { return string(r.AppendTo(nil)) }
+
+// AppendTo appends the text of String.
+func (r RunID) AppendTo(b []byte) []byte {
+	return strconv.AppendInt(append(strconv.AppendInt(b, int64(r.Task), 10), '-'), r.Seq, 10)
 }
 
 // ParseRunID is the inverse of [RunID.String].

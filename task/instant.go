@@ -38,9 +38,12 @@ func (i Instant) Add(d time.Duration) Instant {
 func (i Instant) Sub(o Instant) time.Duration { return time.Duration(i-o) * time.Millisecond }
 
 // String returns RFC 3339 with milliseconds, or "never".
-func (i Instant) String() string {
+func (i Instant) String() string { return string(i.AppendTo(nil)) }
+
+// AppendTo appends the text of String.
+func (i Instant) AppendTo(b []byte) []byte {
 	if i == Never {
-		return "never"
+		return append(b, "never"...)
 	}
-	return i.Time().Format("2006-01-02T15:04:05.000Z")
+	return i.Time().AppendFormat(b, "2006-01-02T15:04:05.000Z")
 }
