@@ -30,8 +30,8 @@ type ListenerConfig struct {
 	// MaxPendingBytes is the maximum size of the params of those records, in
 	// bytes. Each partition may exceed it by one record. Default: 64 MiB.
 	MaxPendingBytes int
-	// RememberedRuns is the number of settled runs that the listener remembers
-	// to recognise duplicates. Default: 100,000.
+	// RememberedRuns is the number of settled runs that the listener remembers at
+	// least, to recognise duplicates; it remembers up to twice as many. Default: 100,000.
 	RememberedRuns int
 	// StopGrace is how long running handlers may go on after the listener was
 	// stopped. Then their contexts end. Default: 30 s.

@@ -18,76 +18,35 @@ func (s settled) covers(p *task.Publication) bool {
 	return p.Attempt <= s.ran && p.ClaimedAt != 0 && p.ClaimedAt == s.claimed
 }
 
-// recentRuns remembers the runs that were settled last, up to a limit. It is a
-// least-recently-used cache: the runs are nodes of a doubly linked ring, in the
-// order in which they were settled. The nodes are in one slice and refer to each
-// other by index, so the garbage collector has nothing to follow.
-//
-// Invariant: there are never more than limit runs, and never more than limit + 1
-// nodes, however often a run is dropped and added again.
+// recentRuns remembers at least the limit runs that were settled last, and at most twice as many.
+// Runs that are settled go into the newer one of two maps; when that is full, the older one is
+// emptied and takes its place. So nothing is removed singly, and a run that is not
+// remembered, as most are, costs two misses of the processor's cache and not six.
 type recentRuns struct {
-	limit int
-	index map[task.RunID]int32
-	// nodes[0] is the head of the ring: the oldest run follows it and the newest
-	// one precedes it.
-	nodes []recentRun
-	// unused is the first node without a run; its next is the one after it. 0:
-	// none.
-	unused int32
-}
-
-type recentRun struct {
-	id         task.RunID
-	prev, next int32
-	settled
+	limit        int
+	newer, older map[task.RunID]settled
 }
 
 func newRecentRuns(limit int) recentRuns {
-	return recentRuns{limit: limit, index: map[task.RunID]int32{}, nodes: make([]recentRun, 1)}
+	return recentRuns{limit: limit, newer: map[task.RunID]settled{}, older: map[task.RunID]settled{}}
 }
 
 // get returns how a run was settled, or the zero value if it is not remembered.
 func (m *recentRuns) get(id task.RunID) settled {
-	if i, ok := m.index[id]; ok {
-		return m.nodes[i].settled
+	if s, ok := m.newer[id]; ok {
+		return s
 	}
-	return settled{}
+	return m.older[id]
 }
 
-// add remembers how a run was settled. It makes the run the newest one, and forgets
-// the oldest one if there are too many. It does nothing if s is the zero value.
+// add remembers how a run was settled. It does nothing if s is the zero value.
 func (m *recentRuns) add(id task.RunID, s settled) {
 	if s.ran == 0 {
 		return
 	}
-	m.drop(id)
-	if len(m.index) >= m.limit {
-		m.drop(m.nodes[m.nodes[0].next].id)
+	if len(m.newer) >= m.limit {
+		m.newer, m.older = m.older, m.newer
+		clear(m.newer)
 	}
-	i, last := m.node(), m.nodes[0].prev
-	m.nodes[i] = recentRun{id: id, prev: last, settled: s}
-	m.nodes[last].next, m.nodes[0].prev = i, i
-	m.index[id] = i
-}
-
-// node returns the index of a node to use.
-func (m *recentRuns) node() int32 {
-	if i := m.unused; i != 0 {
-		m.unused = m.nodes[i].next
-		return i
-	}
-	m.nodes = append(m.nodes, recentRun{})
-	return int32(len(m.nodes) - 1)
-}
-
-// drop forgets a run.
-func (m *recentRuns) drop(id task.RunID) {
-	i, ok := m.index[id]
-	if !ok {
-		return
-	}
-	delete(m.index, id)
-	n := &m.nodes[i]
-	m.nodes[n.prev].next, m.nodes[n.next].prev = n.next, n.prev
-	n.next, m.unused = m.unused, i
+	m.newer[id] = s
 }

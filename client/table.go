@@ -92,7 +92,6 @@ func (t *table) arrive(out []action, a *arrival) []action {
 	if before.covers(&a.pub) {
 		return t.release(append(out, action{verb: doSkip, rec: a}), a)
 	}
-	t.past.drop(id)
 	e := &entry{}
 	t.active[id] = e
 	return t.activate(out, e, a, before)
