@@ -103,7 +103,7 @@ func newFakeAPI() *fakeAPI {
 			if id := identities[strings.TrimPrefix(md.Get("authorization")[0], "Bearer ")]; id != nil {
 				return id, nil
 			}
-			return nil, status.Error(codes.Unauthenticated, "the token is unknown")
+			return nil, status.Error(codes.Unauthenticated, "the call needs the header \"authorization: Bearer TOKEN\" with a valid token")
 		},
 		"ListTasks": is(&perceptorv1.ListTasksResponse{Tasks: []*perceptorv1.Task{task}, NextPageToken: "next&1"}),
 		"GetTask":   is(task), "UpdateTask": is(&perceptorv1.Task{Version: 4}),
@@ -284,10 +284,10 @@ func TestPagesNeedASession(t *testing.T) {
 func TestLoginsAreCheckedByTheAPIAndLeadBack(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t)
-	if code, body := b.post("login", url.Values{"token": {"wrong"}}); code != http.StatusUnauthorized || !strings.Contains(body, "The token is not accepted") {
+	if code, body := b.post("login", url.Values{"token": {"wrong"}}); code != http.StatusUnauthorized || !strings.Contains(body, "The token is not accepted") || !strings.Contains(body, "The token is unknown, expired or revoked.") || strings.Contains(body, "the call needs the header") {
 		t.Errorf("a wrong token: %d %s", code, body)
 	}
-	if code, body := b.post("login", url.Values{"token": {"acme-secret"}, "next": {root + "tasks?kind=mail"}}); code != http.StatusOK || !strings.Contains(body, `value="mail"`) {
+	if code, body := b.post("login", url.Values{"token": {" Bearer acme-secret\n"}, "next": {root + "tasks?kind=mail"}}); code != http.StatusOK || !strings.Contains(body, `value="mail"`) {
 		t.Errorf("it does not lead back: %d %s", code, body)
 	}
 	for _, c := range b.api.called("ListTasks") {

@@ -94,13 +94,17 @@ func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) {
 
 func (c *Console) doLogin(w http.ResponseWriter, r *http.Request) {
 	to := next(r.PostFormValue("next"))
-	c.logInTo(w, r, to, strings.TrimSpace(r.PostFormValue("token")))
+	token := strings.TrimSpace(r.PostFormValue("token"))
+	c.logInTo(w, r, to, strings.TrimPrefix(token, "Bearer ")) // as it stands in the header that somebody has copied
 }
 
 // logInTo logs in and goes on to an address, or shows the form again with the problem.
 func (c *Console) logInTo(w http.ResponseWriter, r *http.Request, to string, secrets ...string) {
 	if err := c.logIn(w, r, secrets...); err != nil {
 		p := problemOf(err)
+		if p.Status == http.StatusUnauthorized { // the answer is about a header, of which a person knows nothing
+			p.Text = "The token is unknown, expired or revoked."
+		}
 		c.refuseLogin(w, r, to, &p)
 		return
 	}
