@@ -175,7 +175,7 @@ func (v *view) filterWords(o *perceptorv1.BulkOperation) (list []string) {
 		if f.State != 0 {
 			add("state", words(f.State))
 		}
-		add("tags", strings.Join(f.Tags, ", "))
+		add("tags", commaText(f.Tags))
 		instant("due from", f.DueFrom)
 		instant("due before", f.DueUntil)
 		instant("added before", f.AddedUntil)
@@ -196,7 +196,7 @@ func (v *view) filterWords(o *perceptorv1.BulkOperation) (list []string) {
 		if f.Reason != 0 {
 			add("reason", words(f.Reason))
 		}
-		add("tags", strings.Join(f.Tags, ", "))
+		add("tags", commaText(f.Tags))
 		instant("given up from", f.DiedFrom)
 		instant("given up before", f.DiedUntil)
 	}

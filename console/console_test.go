@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -723,6 +724,63 @@ func TestAnEditOfOneParamKeepsTheOthers(t *testing.T) {
 	}
 	want := map[string]string{"a": "4", "b=c": "2", "z": "3 "}
 	if calls := b.api.called("UpdateTask"); len(calls) != 1 || !maps.Equal(calls[0].request.(*perceptorv1.UpdateTaskRequest).Task.Params, want) {
+		t.Errorf("sent %v", calls)
+	}
+}
+
+func TestListsAreReadAsTheyAreWritten(t *testing.T) {
+	t.Parallel()
+	for _, names := range [][]string{
+		nil, {"a", "b"}, {"a,b", "c"}, {",", ",,"}, {`\`, `a\`, `\,`}, {" x", "y ", "a b", "\u00a0z"}, {" "}, {"last "}, {`=\ `},
+	} {
+		text := commaText(names)
+		for _, text := range []string{text, strings.TrimSpace(text)} { // as given, and as browsers and [view.given] send it
+			if got := commaList(text); !slices.Equal(got, names) {
+				t.Errorf("%q are written %q and read as %q", names, text, got)
+			}
+		}
+	}
+	for text, want := range map[string]string{"a , ,b\t,": "a|b", `a\b`: `a\b`, "": ""} {
+		if got := strings.Join(commaList(text), "|"); got != want {
+			t.Errorf("%q is read as %s, want %s", text, got, want)
+		}
+	}
+}
+
+// TestATagWithACommaStaysOneTag follows the link of a tag, and adds a tag to the task.
+func TestATagWithACommaStaysOneTag(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	task := proto.CloneOf(mustTask(t, b))
+	task.Kind, task.Tags = " mail", []string{"a,b", " c"}
+	b.api.answers["GetTask"] = func(context.Context, proto.Message) (proto.Message, error) { return task, nil }
+	b.api.answers["ExplainTask"] = func(context.Context, proto.Message) (proto.Message, error) {
+		return &perceptorv1.ExplainTaskResponse{Task: task}, nil
+	}
+	b.api.answers["ListTasks"] = func(context.Context, proto.Message) (proto.Message, error) {
+		return &perceptorv1.ListTasksResponse{Tasks: []*perceptorv1.Task{task}}, nil
+	}
+	for _, page := range []string{"tasks", "tasks/513"} {
+		_, body := b.get(page)
+		link := regexp.MustCompile(`class="tag" href="` + root + `([^"]*)">a,b<`).FindStringSubmatch(body)
+		if link == nil {
+			t.Fatalf("%s has no link for the tag: %s", page, body)
+		}
+		b.get(html.UnescapeString(link[1]))
+		calls := b.api.called("ListTasks")
+		if got := calls[len(calls)-1].request.(*perceptorv1.ListTasksRequest).Tags; !slices.Equal(got, []string{"a,b"}) {
+			t.Errorf("the link of %s lists tasks with the tags %q", page, got)
+		}
+	}
+	form := url.Values{"csrf": {b.csrf()}, "version": {"3"}}
+	for _, f := range (&view{Zone: time.UTC}).taskFields(task) {
+		form.Set(f.Name, f.Value)
+	}
+	form.Set("tags", form.Get("tags")+", d")
+	if code, body := b.post("tasks/513/edit", form); code != http.StatusOK || !strings.Contains(body, "Changed: tags.") {
+		t.Errorf("%d %s", code, body)
+	}
+	if calls := b.api.called("UpdateTask"); len(calls) != 1 || !slices.Equal(calls[0].request.(*perceptorv1.UpdateTaskRequest).Task.Tags, []string{"a,b", " c", "d"}) {
 		t.Errorf("sent %v", calls)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -40,6 +42,12 @@ func (f *field) Options() []string {
 		return strings.Split(f.Kind, ",")
 	}
 	return nil
+}
+
+// unchanged reports whether the user left the field as it was. A browser or [view.given] may have taken
+// the spaces around the value away, which nobody has changed.
+func (f *field) unchanged() bool {
+	return f.Given == f.Value || f.Kind != "area" && f.Given == strings.TrimSpace(f.Value)
 }
 
 // editData is the data of the page for edits.
@@ -108,7 +116,7 @@ func (v *view) readChange(d *editData) (*perceptorv1.UpdateTaskRequest, bool) {
 	ok := true
 	for _, f := range d.Fields {
 		f.Given = v.given(f)
-		if f.Given == f.Value || f.Kind == "time" && v.sameInstant(f.Given, f.Value) || f.Name == "params" && d.Hidden {
+		if f.unchanged() || f.Kind == "time" && v.sameInstant(f.Given, f.Value) || f.Name == "params" && d.Hidden {
 			continue
 		}
 		if !f.set(v, change.Task, f.Given) {
@@ -164,7 +172,7 @@ func (v *view) taskFields(t *perceptorv1.Task) []*field {
 	fields = append(fields, v.scheduleFields(t)...)
 	fields = append(fields, v.limitFields(t)...)
 	fields = append(fields,
-		&field{Name: "tags", Label: "Tags", Value: strings.Join(t.Tags, ", "), path: "tags", Hint: "labels, separated by commas", set: func(_ *view, t *perceptorv1.Task, s string) bool {
+		&field{Name: "tags", Label: "Tags", Value: commaText(t.Tags), path: "tags", Hint: `labels, separated by commas; write a comma in a label as \,`, set: func(_ *view, t *perceptorv1.Task, s string) bool {
 			t.Tags = commaList(s)
 			return true
 		}},
@@ -264,12 +272,63 @@ func retryField(name, label, value string, set func(*perceptorv1.RetryPolicy, st
 	}}
 }
 
+// commaText writes names with commas between them, as [commaList] reads them. A backslash stands before
+// each comma and backslash of a name, and before a space at its ends.
+func commaText(names []string) string {
+	written := make([]string, len(names))
+	for i, name := range names {
+		text := writtenInList.Replace(name)
+		if first, _ := utf8.DecodeRuneInString(text); unicode.IsSpace(first) {
+			text = `\` + text
+		}
+		if last, size := utf8.DecodeLastRuneInString(text); unicode.IsSpace(last) && utf8.RuneCountInString(name) > 1 {
+			text = text[:len(text)-size] + `\` + text[len(text)-size:]
+		}
+		written[i] = text
+	}
+	return strings.Join(written, ", ")
+}
+
+var writtenInList = strings.NewReplacer(`\`, `\\`, ",", `\,`)
+
+// commaList reads names with commas between them. A backslash takes a comma, a backslash or a space as it
+// is, and stays where anything else follows. One at the end had a space that was trimmed.
 func commaList(s string) (list []string) {
-	for t := range strings.SplitSeq(s, ",") {
-		if t = strings.TrimSpace(t); t != "" {
-			list = append(list, t)
+	var name strings.Builder
+	end := 0 // of the name, without the spaces that follow it
+	flush := func() {
+		if end > 0 {
+			list = append(list, name.String()[:end])
+		}
+		name.Reset()
+		end = 0
+	}
+	runes := []rune(s)
+	for i := 0; i < len(runes); i++ {
+		r := runes[i]
+		escaped := false
+		if r == '\\' {
+			next := ' '
+			if i+1 < len(runes) {
+				next = runes[i+1]
+			}
+			if escaped = next == ',' || next == '\\' || unicode.IsSpace(next); escaped {
+				r, i = next, i+1
+			}
+		}
+		switch {
+		case r == ',' && !escaped:
+			flush()
+		case unicode.IsSpace(r) && !escaped:
+			if end > 0 {
+				name.WriteRune(r)
+			}
+		default:
+			name.WriteRune(r)
+			end = name.Len()
 		}
 	}
+	flush()
 	return list
 }
 

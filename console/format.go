@@ -20,7 +20,7 @@ import (
 // functions are what templates can call besides the methods of [view].
 func functions(f *files) template.FuncMap {
 	return template.FuncMap{
-		"file": f.url, "number": number, "duration": durationOf, "words": words, "join": strings.Join, "args": func(v ...any) []any { return v },
+		"file": f.url, "number": number, "duration": durationOf, "words": words, "join": strings.Join, "listed": func(name string) string { return commaText([]string{name}) }, "args": func(v ...any) []any { return v },
 		"add": func(a, b int) int { return a + b }, "tone": tone, "bytes": byteSize, "rate": rate, "cadence": Cadence, "plain": plainDuration,
 		"payloadTitle": payload.Title, "payloadText": payload.Text,
 		"spanchart": SpanChart, "peak": Peak, "add64": func(a, b int64) int64 { return a + b },

@@ -97,14 +97,7 @@ func (v *view) taskQuery() (*perceptorv1.ListTasksRequest, error) {
 }
 
 // tags reads the tags of a filter, which commas separate.
-func (v *view) tags() (tags []string) {
-	for t := range strings.SplitSeq(v.Query("tags"), ",") {
-		if t = strings.TrimSpace(t); t != "" {
-			tags = append(tags, t)
-		}
-	}
-	return tags
-}
+func (v *view) tags() []string { return commaList(v.Query("tags")) }
 
 // choice reads a parameter that is the name of a value of an enum. One that is not given is 0.
 func choice[E ~int32](v *view, name string, values map[string]int32) (E, error) {

@@ -237,7 +237,7 @@ func tenantFields(t *perceptorv1.Tenant) []*tenantField {
 			t.DefaultRetention, ok = parseDuration(s)
 			return ok
 		}},
-		{field{Name: "paused_kinds", Label: "Paused kinds", Value: strings.Join(t.PausedKinds, ", "), Hint: "separated by commas"}, func(t *perceptorv1.Tenant, s string) bool {
+		{field{Name: "paused_kinds", Label: "Paused kinds", Value: commaText(t.PausedKinds), Hint: `separated by commas; write a comma in a kind as \,`}, func(t *perceptorv1.Tenant, s string) bool {
 			t.PausedKinds = commaList(s)
 			return true
 		}},
@@ -289,7 +289,7 @@ func capsText(caps map[string]int32) string {
 	for _, kind := range slices.Sorted(maps.Keys(caps)) {
 		parts = append(parts, fmt.Sprintf("%s=%d", kind, caps[kind]))
 	}
-	return strings.Join(parts, ", ")
+	return commaText(parts)
 }
 
 func readCaps(s string) (map[string]int32, bool) {
