@@ -218,6 +218,9 @@ func (c *ctl) contextAdd() *cobra.Command {
 
 // newContext returns the context that the flags describe.
 func (c *ctl) newContext(cmd *cobra.Command) (*apiContext, error) {
+	if err := c.checkAddress(); err != nil {
+		return nil, err
+	}
 	if c.tokenFile == "-" {
 		text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxContextsBytes))
 		if err != nil {

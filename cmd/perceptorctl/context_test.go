@@ -34,3 +34,17 @@ func TestAFileOfContextsThatOthersMayReadIsRefused(t *testing.T) {
 		t.Errorf("a command ended with %d", code)
 	}
 }
+
+// Not in parallel: the variables are those of the process.
+func TestAContextWhoseAddressIsNoneIsRefused(t *testing.T) {
+	t.Setenv("PERCEPTOR_TOKEN", "pct_1_x")
+	t.Setenv(contextsVariable, filepath.Join(t.TempDir(), "contexts.yaml"))
+	for _, address := range []string{"perceptor.example.com", "http://127.0.0.1:7071", ":7070"} {
+		if code, out, said := runCtl(t, "context", "add", "prod", "--address", address); code != cli.Usage || !strings.Contains(said, address+`" is not host:port`) {
+			t.Errorf("%s: ended with %d: %s%s", address, code, out, said)
+		}
+	}
+	if all, err := readContexts(); err != nil || len(all.Contexts) > 0 {
+		t.Errorf("stored %v, %v", all.Contexts, err)
+	}
+}
