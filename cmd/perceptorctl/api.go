@@ -41,6 +41,9 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 	if err := c.checkAddress(); err != nil {
 		return err
 	}
+	if c.timeout <= 0 { // every call would seem to have no answer, which is worth another try
+		return cli.Usagef("--timeout: %s is not above 0", c.timeout)
+	}
 	secret, err := c.secret()
 	if err != nil {
 		return err

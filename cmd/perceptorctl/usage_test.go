@@ -18,8 +18,10 @@ func TestWrongUsageIsNamedWithItsFlagOrArgument(t *testing.T) {
 	s.serve(t)
 	const reschedule = "bulk create reschedule --kind a"
 	for line, want := range map[string]string{
-		"task get": "the argument TASK... is missing",
-		"task add --kind a --type one-shot extra":                           `"extra" is one argument too many: perceptorctl task add takes none`,
+		"task list --timeout 0s":                  "--timeout: 0s is not above 0",
+		"task list --timeout=-1s":                 "--timeout: -1s is not above 0",
+		"task get":                                "the argument TASK... is missing",
+		"task add --kind a --type one-shot extra": `"extra" is one argument too many: perceptorctl task add takes none`,
 		"task add --kind a --type one-shot --max-count 9999999999999999999": `--max-count: "9999999999999999999" is not between `,
 		"task add --kind a --type blocking --interval 99999999999999h":      `--interval: "99999999999999h" is longer than 100000d, the longest duration`,
 		"task add --kind a --type one-shot --max-attempts 0":                "--max-attempts: 0 is not between 1 and 1000",
