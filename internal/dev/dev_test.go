@@ -344,6 +344,23 @@ func TestTakenPortsAreAllNamed(t *testing.T) {
 	}
 }
 
+// TestThePortOfAPostgresThatIsStoppingIsWaitedFor is about a start soon after a taskd dev was killed.
+func TestThePortOfAPostgresThatIsStoppingIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	stopping, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopping.Close() //nolint:errcheck // it may be closed
+	p := Ports{Postgres: stopping.Addr().(*net.TCPAddr).Port}
+	time.AfterFunc(4*orphanPoll, func() { _ = stopping.Close() })
+	open, err := p.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	open.close()
+}
+
 func TestForeignDataDirectoriesAreRefused(t *testing.T) {
 	for name, c := range map[string]struct{ file, text, want string }{
 		"foreign": {"notes.txt", "mine", "is not empty and was not made by taskd dev"},

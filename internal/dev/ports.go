@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"syscall"
+	"time"
 )
 
 // Ports are the ports of 127.0.0.1 to listen on. 0 stands for any free port.
@@ -34,19 +35,44 @@ func (p Ports) open(ctx context.Context) (*sockets, error) {
 		}
 		*o.into = l
 	}
-	// PostgreSQL opens its port itself.
-	if p.Postgres != 0 {
-		if l, err := openPort(ctx, "postgres", p.Postgres); err != nil {
-			errs = append(errs, err)
-		} else {
-			_ = l.Close() // it was only a test of the port
-		}
+	if err := p.testPostgres(ctx, len(errs) == 0); err != nil {
+		errs = append(errs, err)
 	}
 	if len(errs) > 0 {
 		s.close()
 		return nil, errors.Join(errs...)
 	}
 	return s, nil
+}
+
+// A taskd dev that was killed has closed its ports at once, and its PostgreSQL stops a moment later,
+// after a checkpoint.
+const (
+	orphanStop = 3 * time.Second
+	orphanPoll = 50 * time.Millisecond
+)
+
+// testPostgres opens the port of PostgreSQL and closes it, because PostgreSQL opens it itself. If mayWait
+// is set and the port is in use, it waits for the PostgreSQL of a killed taskd dev. If other ports are in
+// use, too, another installation runs, and nothing is worth waiting for.
+func (p Ports) testPostgres(ctx context.Context, mayWait bool) error {
+	if p.Postgres == 0 {
+		return nil
+	}
+	for until := time.Now().Add(orphanStop); ; {
+		l, err := openPort(ctx, "postgres", p.Postgres)
+		if err == nil {
+			return l.Close()
+		}
+		if !mayWait || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(orphanPoll):
+		}
+	}
 }
 
 func openPort(ctx context.Context, name string, port int) (net.Listener, error) {
