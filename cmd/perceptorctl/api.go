@@ -10,8 +10,10 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -67,7 +69,35 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 	if c.inspect != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "perceptor-tenant", c.inspect)
 	}
-	return c.explain(f(ctx, conn))
+	err = f(ctx, conn)
+	if st := status.Convert(err); st.Code() == codes.Internal && strings.HasPrefix(st.Message(), "grpc: error while marshaling") {
+		if given := notUTF8(cmd); given != "" {
+			return cli.Usagef("%s is not valid UTF-8", given)
+		}
+	}
+	return c.explain(err)
+}
+
+// notUTF8 names the first flag or argument that the API cannot take because it is not UTF-8, or "". It is asked only
+// about a request that could not be encoded, because names of files need not be UTF-8.
+func notUTF8(cmd *cobra.Command) (given string) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		for _, v := range values {
+			if given == "" && !utf8.ValidString(v) {
+				given = fmt.Sprintf("--%s: %q", f.Name, v)
+			}
+		}
+	})
+	for _, arg := range cmd.Flags().Args() {
+		if given == "" && !utf8.ValidString(arg) {
+			given = fmt.Sprintf("%q", arg)
+		}
+	}
+	return given
 }
 
 // A service that is asked something and sends nothing for aliveEvery is asked whether it is alive. The connection ends if

@@ -18,6 +18,10 @@ func TestWrongUsageIsNamedWithItsFlagOrArgument(t *testing.T) {
 	s.serve(t)
 	const reschedule = "bulk create reschedule --kind a"
 	for line, want := range map[string]string{
+		"task add --type one-shot --kind a\xff":                    `--kind: "a\xff" is not valid UTF-8`,
+		"task add --type one-shot --kind a --tag b --tag c\xff":    `--tag: "c\xff" is not valid UTF-8`,
+		"task add --type one-shot --kind a --param b=\xff --tag c": `--param: "b=\xff" is not valid UTF-8`,
+		"kind pause a\xff":                        `"a\xff" is not valid UTF-8`,
 		"task list --timeout 0s":                  "--timeout: 0s is not above 0",
 		"task list --timeout=-1s":                 "--timeout: -1s is not above 0",
 		"task get":                                "the argument TASK... is missing",
