@@ -173,6 +173,8 @@ func (x *exportFlags) check(cmd *cobra.Command) error {
 		return cli.Usagef("--force-primary needs --consistent")
 	case x.dir != "" && x.file != "":
 		return cli.Usagef("--dir and --file exclude each other")
+	case x.retryFor < 0:
+		return cli.Usagef("--retry-for: %s is negative", x.retryFor)
 	case x.dir == "" && given("part-size") != "":
 		return cli.Usagef("--part-size needs --dir")
 	case x.partSize < 1:

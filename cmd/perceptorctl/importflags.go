@@ -177,6 +177,8 @@ func (i *importFlags) check() error {
 		return cli.Usagef("--rate: %d is negative", i.rate)
 	case i.run.maxRejects < 0:
 		return cli.Usagef("--max-rejects: %d is negative", i.run.maxRejects)
+	case i.run.patience < 0:
+		return cli.Usagef("--retry-for: %s is negative", i.run.patience)
 	}
 	if err := schedule.CheckZone(i.timeZone); err != nil {
 		return cli.Usagef("--time-zone: %v", err)

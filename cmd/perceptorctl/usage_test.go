@@ -22,6 +22,8 @@ func TestWrongUsageIsNamedWithItsFlagOrArgument(t *testing.T) {
 		"task add --type one-shot --kind a --tag b --tag c\xff":    `--tag: "c\xff" is not valid UTF-8`,
 		"task add --type one-shot --kind a --param b=\xff --tag c": `--param: "b=\xff" is not valid UTF-8`,
 		"kind pause a\xff":                        `"a\xff" is not valid UTF-8`,
+		"export --retry-for -1s":                  "--retry-for: -1s is negative",
+		"import a.csv --retry-for -1s":            "--retry-for: -1s is negative",
 		"task list --timeout 0s":                  "--timeout: 0s is not above 0",
 		"task list --timeout=-1s":                 "--timeout: -1s is not above 0",
 		"task get":                                "the argument TASK... is missing",
