@@ -26,8 +26,10 @@ const (
 	probeWait = 200 * time.Millisecond
 	// compared is how many other servers are asked.
 	compared = 3
-	// probeLimit bounds a probe of a stalled server. The next one uses a new connection.
+	// probeLimit bounds a probe of a stalled server. The next one uses a new connection, or waits on for one that is
+	// being opened, which is bounded by openLimit.
 	probeLimit = 5 * time.Second
+	openLimit  = time.Minute
 )
 
 //go:embed probe.sql
@@ -238,21 +240,26 @@ type prober struct {
 	address     place.Address
 	application string
 
-	mu   sync.Mutex // held during a probe
-	conn *pgx.Conn  // nil: not connected
+	mu      sync.Mutex // held during a probe
+	conn    *pgx.Conn  // nil: not connected
+	opening *opening   // nil: no connection is being opened
+}
+
+// opening is a connection that is being opened. It outlasts the probe that has begun it, because the first of several
+// addresses of a server may take all the time of a probe and be that of a machine that is gone. Each address has its own
+// limit, that of the connection string.
+type opening struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	conn   *pgx.Conn // both are set when done is closed
+	err    error
 }
 
 func (p *prober) probe(ctx context.Context) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn == nil {
-		config, err := p.login.at(p.address)
-		if err != nil {
-			return err
-		}
-		config = config.Copy()
-		config.RuntimeParams["application_name"] = p.application
-		if p.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
+		if err := p.connect(ctx); err != nil {
 			return err
 		}
 	}
@@ -262,6 +269,41 @@ func (p *prober) probe(ctx context.Context) (err error) {
 	return err
 }
 
+// connect waits for a connection. p.mu is held.
+func (p *prober) connect(ctx context.Context) error {
+	if p.opening == nil {
+		config, err := p.login.at(p.address)
+		if err != nil {
+			return err
+		}
+		p.opening = open(config.Copy(), p.application)
+	}
+	select {
+	case <-p.opening.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	o := p.opening
+	o.cancel()
+	p.opening, p.conn = nil, o.conn
+	return o.err
+}
+
+// open begins to open a connection.
+func open(config *pgx.ConnConfig, application string) *opening {
+	config.RuntimeParams["application_name"] = application
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = probeLimit
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), openLimit)
+	o := &opening{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(o.done)
+		o.conn, o.err = pgx.ConnectConfig(ctx, config)
+	}()
+	return o
+}
+
 // close closes the connection.
 func (p *prober) close() {
 	p.mu.Lock()
@@ -269,8 +311,13 @@ func (p *prober) close() {
 	p.disconnect()
 }
 
-// disconnect closes the connection. p.mu is held.
+// disconnect closes the connection, and that which is being opened. p.mu is held.
 func (p *prober) disconnect() {
+	if o := p.opening; o != nil {
+		o.cancel()
+		<-o.done
+		p.opening, p.conn = nil, o.conn
+	}
 	if p.conn == nil {
 		return
 	}

@@ -1,0 +1,52 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/perceptor/perceptor/internal/testenv"
+	"github.com/perceptor/perceptor/store"
+)
+
+// silent returns the address of a server that accepts connections and never answers.
+func silent(t *testing.T) *net.TCPAddr {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().(*net.TCPAddr)
+}
+
+// The machine of an old primary is gone, and the connection string names it first.
+func TestAServerIsNotStalledForEverBecauseTheFirstOfItsHostsIsSilent(t *testing.T) {
+	t.Parallel()
+	old, server := silent(t), testenv.Database(t)
+	at, err := pgx.ParseConfig(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn := fmt.Sprintf("host=%s,%s port=%d,%d user=%s password='%s' dbname=%s sslmode=disable", old.IP, at.Host, old.Port, at.Port, at.User, at.Password, at.Database)
+	c, err := store.Open(context.Background(), store.Config{Servers: []store.Server{{DSN: testenv.Database(t)}, {DSN: dsn}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	if _, err := query(t, c, 0, 10*time.Second, "SELECT 1"); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(40 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		if _, err = query(t, c, upper, 10*time.Second, "SELECT 1"); err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the other host of the server is not used: %v", err)
+		}
+	}
+}
