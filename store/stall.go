@@ -5,11 +5,13 @@ import (
 	_ "embed"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/perceptor/perceptor/store/place"
@@ -220,9 +222,14 @@ func (w *watch) ask() <-chan bool {
 			}
 		}()
 		err := w.probe(ctx)
-		answered <- err == nil || ctx.Err() == nil || isClosed(w.over)
+		answered <- ctx.Err() == nil && !silent(err) || isClosed(w.over)
 	}()
 	return answered
+}
+
+// silent reports whether err says that nobody has answered in time. A limit may also be that of the connection string.
+func silent(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || pgconn.Timeout(err)
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -50,3 +50,27 @@ func TestAServerIsNotStalledForEverBecauseTheFirstOfItsHostsIsSilent(t *testing.
 		}
 	}
 }
+
+// The limit of a connection is not an answer.
+func TestAServerThatHangsIsStalledUntilItAnswersWhateverTheLimitOfConnections(t *testing.T) {
+	t.Parallel()
+	addr := silent(t)
+	dsn := fmt.Sprintf("host=%s port=%d user=u dbname=d sslmode=disable connect_timeout=1", addr.IP, addr.Port)
+	c, err := store.Open(context.Background(), store.Config{Servers: []store.Server{{DSN: testenv.Database(t)}, {DSN: dsn}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	stalls := make(chan bool, 100)
+	c.OnStall(func(_ string, stalled bool) { stalls <- stalled })
+	if _, err := query(t, c, 0, 10*time.Second, "SELECT 1"); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = query(t, c, upper, 10*time.Second, "SELECT 1") // which begins the stall
+	awaitStalls(t, stalls, true)
+	select {
+	case <-stalls:
+		t.Error("the stall has ended, and the server has not answered")
+	case <-time.After(3 * time.Second):
+	}
+}
