@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -621,4 +622,53 @@ func TestTenantsShareTheConnectionsToDatabases(t *testing.T) {
 			t.Error("places are lost")
 		}
 	})
+}
+
+// trickle sends a request whose body never ends, a byte at a time, and returns the status line of the answer and how
+// long it took, and how long the connection lasted.
+func (b *bundle) trickle(head string) (line string, answered, ended time.Duration) {
+	b.t.Helper()
+	conn := must((&net.Dialer{}).DialContext(b.t.Context(), "tcp", b.server.config.HTTP.Addr().String()))(b.t)
+	defer conn.Close()
+	began := time.Now()
+	must(conn.Write([]byte(head + "Host: memory\r\nContent-Length: 100000\r\n\r\n{")))(b.t)
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		for tick := time.NewTicker(50 * time.Millisecond); ; {
+			select {
+			case <-over:
+				tick.Stop()
+				return
+			case <-tick.C:
+				_, _ = conn.Write([]byte(" ")) // until the server has closed the connection
+			}
+		}
+	}()
+	r := bufio.NewReader(conn)
+	line = must(r.ReadString('\n'))(b.t)
+	answered = time.Since(began)
+	_, _ = io.Copy(io.Discard, r)
+	return strings.TrimSpace(line), answered, time.Since(began)
+}
+
+func TestABodyThatIsNotReadHoldsNeitherTheAnswerNorTheConnection(t *testing.T) {
+	t.Parallel()
+	for head, want := range map[string]string{
+		"POST /v1/tasks HTTP/1.1\r\n":                                                 "401",
+		"POST /v1/tasks HTTP/1.1\r\nAuthorization: Bearer forged\r\n":                 "401",
+		"POST /v1/tasks?pretty=%zz HTTP/1.1\r\nAuthorization: Bearer acme-secret\r\n": "400",
+		"GET /v1/openapi.json HTTP/1.1\r\n":                                           "200",
+		"POST /v2/unknown HTTP/1.1\r\n":                                               "401",
+	} {
+		t.Run(head, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.t = t
+			line, answered, ended := b.trickle(head)
+			if !strings.HasPrefix(line, "HTTP/1.1 "+want) || answered > 5*time.Second || ended > 8*time.Second {
+				t.Errorf("%q after %v, the end after %v; want %s within seconds", line, answered, ended, want)
+			}
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -57,7 +58,7 @@ func newGateway(g *gate, maxBody int64, console func(grpc.ClientConnInterface) h
 		routes.Handle(ConsolePath, fromBrowser(console(g)))
 	}
 	routes.Handle("/", g.early(limitBody(escaped(mux), maxBody)))
-	return secure(g.current(withOrigin(routes))), nil
+	return secure(g.current(unread(withOrigin(routes)))), nil
 }
 
 // ConsolePath is the path of the console. All its pages are below it.
@@ -111,6 +112,44 @@ func (g *gate) early(next http.Handler) http.Handler {
 		defer func() { answer.held.release() }()
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), holdKey{}, answer)))
 	})
+}
+
+// unreadWithin is how long the rest of a body may take that nobody has asked for.
+const unreadWithin = time.Second
+
+// unread bounds the wait for bodies that a handler does not read to their end, such as those of refused callers. The
+// library reads them before it sends a short answer, and before the connection is used again: without a limit of
+// its own, a body that trickles holds the answer and a place for as long as the longest call may take. Handlers
+// that read bodies set their own limits.
+func unread(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body == nil || r.Body == http.NoBody {
+			next.ServeHTTP(w, r)
+			return
+		}
+		limit := func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadWithin)) } // all connections have deadlines
+		limit() // a long answer is sent before its handler returns
+		again := *r
+		body := &endingBody{ReadCloser: r.Body}
+		again.Body = body
+		next.ServeHTTP(w, &again)
+		if !body.ended {
+			limit()
+		}
+	})
+}
+
+// endingBody knows whether it was read to its end.
+type endingBody struct {
+	io.ReadCloser
+	ended bool
+}
+
+// Read implements [io.Reader].
+func (b *endingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.ended = b.ended || errors.Is(err, io.EOF)
+	return n, err
 }
 
 // keyPath is the beginning of paths that name a task by its key.
