@@ -127,7 +127,8 @@ func unread(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		limit := func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadWithin)) } // all connections have deadlines
+		// All connections have deadlines.
+		limit := func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadWithin)) }
 		limit() // a long answer is sent before its handler returns
 		again := *r
 		body := &endingBody{ReadCloser: r.Body}

@@ -65,7 +65,7 @@ func (s *Server) registerImports(g *gate, d *Deps, adds *backpressure, rules *ru
 	if d.Imports == nil {
 		return nil
 	}
-	if s.imports, err = newImportWriters(d.Imports, adds); err != nil {
+	if s.imports, err = newImportWriters(d.Imports, adds, s.config.ReceiveTimeout); err != nil {
 		return err
 	}
 	return g.register(s.grpc, &perceptorv1.ImportService_ServiceDesc, &importService{

@@ -44,6 +44,10 @@ const (
 	// chunkWithin bounds the wait for memory, and storeWithin the storing of a chunk.
 	chunkWithin = 30 * time.Second
 	storeWithin = 30 * time.Second
+	// The parts of a chunk, which holds memory from the first one on, may be waited for for arriveFactor times as long as a
+	// request, and for as long as what has arrived takes at leastRate, in bytes per second.
+	arriveFactor = 3
+	leastRate    = 64 << 10
 )
 
 // importWriters has the places of streams and the memory for chunks, by tenant.
@@ -53,16 +57,17 @@ type importWriters struct {
 	rates           importRates
 	servers         servers
 	adds            *backpressure
+	within          time.Duration // the longest wait for the parts of a chunk, without what leastRate gives
 }
 
-func newImportWriters(store Imports, b *backpressure) (*importWriters, error) {
+func newImportWriters(store Imports, b *backpressure, receive time.Duration) (*importWriters, error) {
 	unzip, err := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(chunkBytes), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderConcurrency(0))
 	if err != nil {
 		return nil, fmt.Errorf("make a decompressor: %w", err)
 	}
 	return &importWriters{
 		streams: share.NewPool[int32](importStreams, tenantStreams), memory: share.NewPool[int32](importMemory, 0), unzip: unzip,
-		servers: servers{store: store}, adds: b,
+		servers: servers{store: store}, adds: b, within: arriveFactor * receive,
 	}, nil
 }
 
@@ -228,8 +233,12 @@ func (w *importWriter) head() (*task.Import, error) {
 // gather reads the parts of a chunk and decompresses them.
 func (w *importWriter) gather(m *perceptorv1.WriteImportRequest) ([]byte, error) {
 	zipped := m.Part
+	ctx := w.stream.Context()
+	arriveFor(ctx, w.s.writers.within)
+	defer arriveFor(ctx, 0)
 	for !m.Last {
 		var err error
+		arriveLonger(ctx, time.Duration(len(m.Part))*time.Second/leastRate)
 		if m, err = w.stream.Recv(); errors.Is(err, io.EOF) {
 			return nil, invalid([]task.Fault{faultf("last", "the stream has ended within a chunk of %d bytes so far", len(zipped))})
 		}

@@ -455,3 +455,56 @@ func TestAChunkIsChargedToTheRatesOfItsTenant(t *testing.T) {
 	_, err = q.admitChunk(t.Context(), &tenant, 11_001, false)
 	wantQuota(t, err, task.QuotaBacklog)
 }
+
+// A chunk holds memory from its first part on, of which few tenants could hold all.
+func TestAChunkThatTricklesEndsItsStream(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *Config) { c.ReceiveTimeout = 100 * time.Millisecond })
+	s, id := b.writes("acme-secret"), b.newImport().Id
+	began, ended := time.Now(), make(chan error, 1)
+	go func() {
+		_, err := s.Recv()
+		ended <- err
+	}()
+	for tick := time.NewTicker(20 * time.Millisecond); ; {
+		select {
+		case err := <-ended:
+			tick.Stop()
+			if a := b.answerOf(status.Convert(err)); a.reason != "REQUEST_TOO_SLOW" {
+				t.Errorf("the stream ends with %s %s", a.code, a.reason)
+			}
+			if free := b.server.imports.memory.Free(); free != importMemory {
+				t.Errorf("%d of %d bytes of memory are free", free, importMemory)
+			}
+			return
+		case <-tick.C:
+			if time.Since(began) > 15*time.Second {
+				t.Fatal("the stream goes on")
+			}
+			_ = s.Send(part(id, []byte{1}, false)) // until the stream has ended
+		}
+	}
+}
+
+// Time in which the parts arrive at a fair rate does not count.
+func TestALargeChunkMayTakeLongerToArrive(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *Config) { c.ReceiveTimeout = 100 * time.Millisecond })
+	s, id := b.writes("acme-secret"), b.newImport().Id
+	c := smallChunk(1, 2)
+	c.Params = make([]byte, 200<<10)
+	for i := range c.Params {
+		c.Params[i] = byte(rand.N(256)) // which is not compressed
+	}
+	c.ParamsSize = []uint32{100 << 10, 100 << 10}
+	wire := zipped(t, c)
+	for len(wire) > 0 {
+		n := min(len(wire), 50<<10)
+		if err := s.Send(part(id, wire[:n], n == len(wire))); err != nil {
+			t.Fatal(err)
+		}
+		wire = wire[n:]
+		time.Sleep(200 * time.Millisecond) // 250 KB/s; in all more than 300 ms
+	}
+	endsWith(t, s, codes.InvalidArgument, "params") // it has arrived: what is in it is random
+}

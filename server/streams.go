@@ -37,7 +37,10 @@ const (
 
 var errStreamStopped = reasoned(task.ReasonServerStopping, "the server stops; open another stream")
 
-var errStreamIdle = reasoned(task.ReasonRequestSlow, "the stream was idle for too long; open another one")
+var (
+	errStreamIdle = reasoned(task.ReasonRequestSlow, "the stream was idle for too long; open another one")
+	errPartsSlow  = reasoned(task.ReasonRequestSlow, "what the stream has begun to send did not arrive in time; open another one")
+)
 
 // registerStreams adds the streams of a service to its guarded description.
 func (g *gate) registerStreams(guarded *grpc.ServiceDesc, desc *grpc.ServiceDesc) error {
@@ -104,6 +107,8 @@ type stream struct {
 	// single says that the caller sends one request only.
 	single bool
 	ctx    context.Context
+	// left bounds the wait for what the caller is sending. 0: each message has streamIdle. It belongs to who receives.
+	left time.Duration
 	// who is the caller as of the last check, at admitted.
 	who      atomic.Pointer[Identity]
 	admitted atomic.Pointer[time.Time]
@@ -157,7 +162,7 @@ func (s *stream) RecvMsg(m any) error {
 		return err
 	}
 	r := &received{message: m, streamed: true}
-	err := s.within(streamIdle, errStreamIdle, s.gate.stopping, func() error { return s.ServerStream.RecvMsg(r) })
+	err := s.arrives(func() error { return s.ServerStream.RecvMsg(r) })
 	if err == nil {
 		err = r.err
 	}
@@ -165,6 +170,32 @@ func (s *stream) RecvMsg(m any) error {
 		s.call.spent.streamed(proto.Size(m.(proto.Message)))
 	}
 	return err
+}
+
+// arrives waits for a message.
+func (s *stream) arrives(receive func() error) error {
+	if s.left == 0 {
+		return s.within(streamIdle, errStreamIdle, s.gate.stopping, receive)
+	}
+	began := time.Now()
+	err := s.within(min(s.left, streamIdle), errPartsSlow, s.gate.stopping, receive)
+	s.left = max(s.left-time.Since(began), 1) // 1 ns: nothing is left
+	return err
+}
+
+// arriveFor sets how long the callers of the stream with this context may be waited for from now on, in all; 0 ends that. The
+// waits for a quota do not count. The receiving goroutine calls it.
+func arriveFor(ctx context.Context, d time.Duration) {
+	if s, ok := ctx.Value(streamKey{}).(*stream); ok {
+		s.left = d
+	}
+}
+
+// arriveLonger adds to that time.
+func arriveLonger(ctx context.Context, d time.Duration) {
+	if s, ok := ctx.Value(streamKey{}).(*stream); ok && s.left > 0 {
+		s.left += d
+	}
 }
 
 // SendMsg implements [grpc.ServerStream].
