@@ -16,20 +16,22 @@ import (
 // NewLog returns a logger that writes to w. level is debug, info, warn or error;
 // format is json or text. Records that are logged with the context of a call have
 // its request id and its trace. Durations are whole milliseconds, and their keys
-// end in _ms.
+// end in _ms. A write to w that does not end delays nobody for long: further messages are dropped and counted.
 func NewLog(w io.Writer, level, format string) (*slog.Logger, error) {
 	var lowest slog.Level
 	if err := lowest.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("log level %q is not one of debug, info, warn, error", level)
 	}
 	options := &slog.HandlerOptions{Level: lowest, ReplaceAttr: inMilliseconds}
+	handler := func(to io.Writer) slog.Handler { return slog.NewJSONHandler(to, options) }
 	switch format {
 	case "json":
-		return slog.New(ofCalls{slog.NewJSONHandler(w, options)}), nil
 	case "text":
-		return slog.New(ofCalls{slog.NewTextHandler(w, options)}), nil
+		handler = func(to io.Writer) slog.Handler { return slog.NewTextHandler(to, options) }
+	default:
+		return nil, fmt.Errorf("log format %q is neither json nor text", format)
 	}
-	return nil, fmt.Errorf("log format %q is neither json nor text", format)
+	return slog.New(ofCalls{handler(&sink{to: w, lost: lostMessages(handler)})}), nil
 }
 
 // inMilliseconds replaces a duration, which would be a number of nanoseconds in JSON.
