@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/perceptor/perceptor/export/line"
@@ -13,6 +14,7 @@ import (
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
@@ -87,9 +89,20 @@ func (s *snapshotSink) end(cmd *cobra.Command, err error) error {
 	switch {
 	case errors.Is(err, shards.ErrPrimary):
 		return &cli.Error{Code: cli.Conflict, Err: err, Hint: "give the standbys in --config, or --force-primary for a small export; without --consistent an export reads short snapshots"}
+	case err != nil && cmd.Context().Err() != nil:
+		return &cli.Error{Code: cli.Failure, Err: errors.New("the export was interrupted"), Hint: "start it anew: a snapshot ends with its connection"}
 	case err != nil:
-		return &cli.Error{Code: cli.Unavailable, Err: err, Hint: "a standby ends snapshots that are older than its max_standby_streaming_delay while it replays"}
+		return &cli.Error{Code: cli.Unavailable, Err: err, Hint: snapshotHint(err)}
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "exported %s\n", countText(s.count, "line"))
 	return damagedError(s.damaged)
+}
+
+// snapshotHint says what to do about an error of a snapshot. Only one that the server has sent can be the end of the snapshot.
+func snapshotHint(err error) string {
+	var sent *pgconn.PgError
+	if errors.As(err, &sent) && store.Cure(err) == "" {
+		return "a standby ends snapshots that are older than its max_standby_streaming_delay while it replays"
+	}
+	return store.Cure(err)
 }
