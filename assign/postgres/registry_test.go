@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strconv"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/perceptor/perceptor/assign"
@@ -390,5 +392,62 @@ func TestASessionThatHasEndedMakesNoExchange(t *testing.T) {
 	rows, err := b.registry.Read(t.Context(), "BASE")
 	if err != nil || len(rows.Members) != 1 {
 		t.Errorf("an abandoned member is not listed: %d members, %v", len(rows.Members), err)
+	}
+}
+
+// The machine of an old primary is gone, and the connection string names it first.
+func TestAMemberReachesTheHostBehindOneThatIsSilent(t *testing.T) {
+	b := setup(t)
+	old, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // it accepts, and never answers
+	b.must(err)
+	defer old.Close()
+	conf := b.pool.Config()
+	now := conf.ConnConfig
+	now.Fallbacks = []*pgconn.FallbackConfig{{Host: now.Host, Port: now.Port, TLSConfig: now.TLSConfig}}
+	now.Host, now.Port, now.TLSConfig = "127.0.0.1", uint16(old.Addr().(*net.TCPAddr).Port), nil
+	now.ConnectTimeout = 2 * time.Second
+	pool, err := pgxpool.NewWithConfig(t.Context(), conf)
+	b.must(err)
+	defer pool.Close()
+	m := postgres.New(pool).Join(assign.SessionConfig{
+		Environment: "BASE", ID: "first", Timeout: time.Hour, Log: slog.New(slog.DiscardHandler), Changed: func() {},
+	})
+	defer m.Abandon()
+	for end := time.Now().Add(15 * time.Second); ; {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // less than the silent host takes
+		err := m.Create(ctx)
+		cancel()
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the other host is not reached: %v", err)
+		}
+	}
+	if _, _, err := m.Register(t.Context(), []byte("data")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAMemberThatEndsClosesAConnectionThatIsBeingOpened(t *testing.T) {
+	b := setup(t)
+	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	b.must(err)
+	defer silent.Close()
+	conf := b.pool.Config()
+	conf.ConnConfig.Host, conf.ConnConfig.Port, conf.ConnConfig.TLSConfig = "127.0.0.1", uint16(silent.Addr().(*net.TCPAddr).Port), nil
+	pool, err := pgxpool.NewWithConfig(t.Context(), conf)
+	b.must(err)
+	defer pool.Close()
+	m := postgres.New(pool).Join(assign.SessionConfig{Environment: "BASE", ID: "first", Timeout: time.Hour, Log: slog.New(slog.DiscardHandler), Changed: func() {}})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := m.Create(ctx); !errors.Is(err, assign.ErrNoAnswer) {
+		t.Errorf("create: %v", err)
+	}
+	began := time.Now()
+	m.Abandon()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it ends after %v", took)
 	}
 }

@@ -32,6 +32,8 @@ type session struct {
 	mu   sync.Mutex // held during an exchange
 	conn *pgx.Conn  // nil: not connected
 	made time.Time  // when conn was opened
+	// opening is a connection that is being opened; nil: none is.
+	opening *opening
 	// idle is what the last sweep has found. Only Sweep uses it.
 	idle idleEnvironments
 	// stopListening ends the listening and returns when it has ended; nil: nobody listens.
@@ -86,7 +88,7 @@ func (s *session) connect(ctx context.Context) error {
 		}
 		s.disconnect()
 	}
-	conn, err := open(ctx, s.r.pool.Config())
+	conn, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -100,6 +102,48 @@ func (s *session) connect(ctx context.Context) error {
 	}
 	s.Changed() // notices may have been lost meanwhile
 	return nil
+}
+
+// openLimit bounds the opening of a connection, over all addresses of the server.
+const openLimit = 20 * time.Second
+
+// opening is a connection that is being opened.
+type opening struct {
+	done chan struct{}
+	conn *pgx.Conn // both are set when done is closed
+	err  error
+}
+
+// open waits for a connection. It outlasts the exchange that has begun to open it: the first of several addresses of a
+// server may take more time than an exchange has, and be that of a machine that is gone.
+func (s *session) open(ctx context.Context) (*pgx.Conn, error) {
+	if s.opening == nil {
+		o := &opening{done: make(chan struct{})}
+		s.opening = o
+		go func() {
+			defer close(o.done)
+			ctx, cancel := context.WithTimeout(s.over, openLimit)
+			defer cancel()
+			o.conn, o.err = open(ctx, s.r.pool.Config())
+		}()
+	}
+	select {
+	case <-s.opening.done:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	o := s.opening
+	s.opening = nil
+	return o.conn, o.err
+}
+
+// abandonOpening waits for the end of the opening of a connection. s.over has ended, and s.mu is held.
+func (s *session) abandonOpening() {
+	if s.opening == nil {
+		return
+	}
+	<-s.opening.done
+	s.conn, s.opening = s.opening.conn, nil // there was no other, or it was closed
 }
 
 // openTries bounds the connections that lead to a place from which the database has moved.
@@ -315,6 +359,7 @@ func (s *session) Abandon() {
 		s.stopListening()
 		s.stopListening = nil
 	}
+	s.abandonOpening()
 	if s.conn != nil {
 		s.disconnect()
 	}
