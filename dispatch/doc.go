@@ -127,6 +127,6 @@
 // trace.go makes the traces of deliveries. ownership.go acquires, releases and drops shards, unread.go
 // reads what their outbox has beyond the first part, and transactions.go admits transactions.
 // database.go and dispatcher.go join the parts; the pipeline reports confirmed records to
-// the dispatcher ([settler]). hinter.go and hints.go send and receive hints,
+// the dispatcher ([settler]). hinter.go, hintnames.go and hints.go send and receive hints,
 // hearing.go knows whether they arrive, and lateness.go says how late records are published.
 package dispatch

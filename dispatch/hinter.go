@@ -61,6 +61,7 @@ type Hinter struct {
 	conn    net.PacketConn
 	stamps  stamps
 	targets map[int][]target
+	names   hintNames
 	readAt  time.Time
 }
 
@@ -286,13 +287,13 @@ func (h *Hinter) refresh(ctx context.Context, age time.Duration) {
 		return
 	}
 	h.readAt = now
-	ctx, cancel := context.WithTimeout(ctx, ownersWait)
+	limited, cancel := context.WithTimeout(ctx, ownersWait)
 	defer cancel()
-	owners, err := h.owners.Owners(ctx)
+	owners, err := h.owners.Owners(limited)
 	if err != nil {
 		return
 	}
-	h.targets = targetsOf(owners)
+	h.targets = targetsOf(owners, h.names.resolve(ctx, owners))
 	keys := make(map[string]bool)
 	for _, targets := range h.targets {
 		for _, t := range targets {
@@ -372,15 +373,14 @@ func databaseOf(s task.Shard) int {
 	return s.Database()
 }
 
-// targetsOf returns the distinct receivers among the owners in each database. An owner
+// targetsOf returns the distinct receivers among the owners in each database, whose addresses are known. An owner
 // without a key receives no hints.
-func targetsOf(owners map[task.Shard]task.Owner) map[int][]target {
+func targetsOf(owners map[task.Shard]task.Owner, addresses map[string]net.Addr) map[int][]target {
 	type place struct {
 		database     int
 		address, key string
 	}
 	seen := make(map[place]bool)
-	resolved := make(map[string]net.Addr)
 	targets := make(map[int][]target)
 	for s, o := range owners {
 		p := place{databaseOf(s), o.HintAddr, o.HintKey}
@@ -388,14 +388,7 @@ func targetsOf(owners map[task.Shard]task.Owner) map[int][]target {
 			continue
 		}
 		seen[p] = true
-		addr, ok := resolved[o.HintAddr]
-		if !ok {
-			if udp, err := net.ResolveUDPAddr("udp", o.HintAddr); err == nil {
-				addr = udp
-			}
-			resolved[o.HintAddr] = addr
-		}
-		if addr != nil {
+		if addr := addresses[o.HintAddr]; addr != nil {
 			targets[p.database] = append(targets[p.database], target{addr, o.HintKey})
 		}
 	}

@@ -373,3 +373,24 @@ func (b *database) sleepsFor(d time.Duration) bool {
 	st := b.planning.planner.next(now, situation{shards: true, records: 1, bytes: 1})
 	return st.do == sleep && st.until.Sub(now) >= d
 }
+
+// Not parallel, because it replaces the resolver of the process. The server of names of the test never answers.
+func TestANameThatResolvesSlowlyDelaysNoHintForOthers(t *testing.T) {
+	real := net.DefaultResolver
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}
+	t.Cleanup(func() { net.DefaultResolver = real })
+	a, atA := listen(t)
+	h := NewHinter(&fakeOwners{owners: map[task.Shard]task.Owner{0: a, 1: {HintAddr: "dispatcher.invalid.:7000", HintKey: testKey}}})
+	inBackground(t, h.Run)
+	began := time.Now()
+	h.Hint(0, 7)
+	if got := receive(t, atA); got != (gotHint{0, 7}) {
+		t.Errorf("the owner received %v", got)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("the hint took %v", took)
+	}
+}
