@@ -50,6 +50,7 @@ func readLogin(dsn string, readOnly bool) (*loginText, error) {
 		return nil, scrub(err)
 	}
 	preferPrimary(config, readOnly)
+	limitConnect(config)
 	return &loginText{dsn, config}, nil
 }
 

@@ -299,9 +299,6 @@ func (p *prober) connect(ctx context.Context) error {
 // open begins to open a connection.
 func open(config *pgx.ConnConfig, application string) *opening {
 	config.RuntimeParams["application_name"] = application
-	if config.ConnectTimeout == 0 {
-		config.ConnectTimeout = probeLimit
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), openLimit)
 	o := &opening{cancel: cancel, done: make(chan struct{})}
 	go func() {

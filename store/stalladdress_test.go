@@ -74,3 +74,18 @@ func TestAServerThatHangsIsStalledUntilItAnswersWhateverTheLimitOfConnections(t 
 	case <-time.After(3 * time.Second):
 	}
 }
+
+func TestALoginIsRenewedAlthoughTheFirstOfItsHostsIsSilent(t *testing.T) {
+	t.Parallel()
+	old, server := silent(t), testenv.Database(t)
+	at, err := pgx.ParseConfig(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn := fmt.Sprintf("host=%s,%s port=%d,%d dbname=%s sslmode=disable", old.IP, at.Host, old.Port, at.Port, at.Database)
+	r := newRotation(t, server, dsn+" user=before password=before")
+	r.write(fmt.Sprintf("%s user=%s password='%s'", dsn, at.User, at.Password))
+	if err := r.until(1); err != nil {
+		t.Errorf("the login is not renewed: %v", err)
+	}
+}

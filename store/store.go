@@ -321,8 +321,13 @@ func configure(pc *pgxpool.Config, cfg Config) {
 	pc.MinConns = 0
 	pc.MaxConnIdleTime = 5 * time.Minute
 	pc.HealthCheckPeriod = healthCheckEvery
-	if pc.ConnConfig.ConnectTimeout == 0 {
-		pc.ConnConfig.ConnectTimeout = 5 * time.Second
+	limitConnect(pc.ConnConfig)
+}
+
+// limitConnect bounds the opening of a connection to each address of a server, unless the connection string does.
+func limitConnect(c *pgx.ConnConfig) {
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = 5 * time.Second
 	}
 }
 
