@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/pack"
+	"github.com/perceptor/perceptor/store/shards/bulk"
 	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
@@ -285,6 +287,37 @@ func TestABackfillThatIsKilledAtAnyPointFiresEachInstantOnce(t *testing.T) {
 	}
 	if want := len(operations) * len(sources) * 2; len(fired) != want {
 		t.Errorf("%d instants have fired, want %d", len(fired), want)
+	}
+}
+
+// TestADryRunThatTakesTooLongIsAborted: each try would take as long, and keeps the other chores of the database.
+func TestADryRunThatTakesTooLongIsAborted(t *testing.T) {
+	var ended <-chan struct{}
+	b := setup(t, nearOnly, func(c *Config) {
+		c.Windows = func(int32, []string, []string) (*task.Windows, task.MissingCalendar) {
+			if ended != nil {
+				<-ended // as if a search took that long
+			}
+			return nil, task.MissingCalendar{}
+		}
+	})
+	own, day := b.chores(), b.now
+	for range 2 {
+		b.add(b.spec(task.NonBlocking, hourlyFromDayBefore, func(s *task.Spec) { s.Exclude = []string{"x"} }))
+	}
+	b.advance(24 * time.Hour)
+	op, err := b.CreateBulk(t.Context(), b.tenant, task.BulkBackfill, task.BulkTerms{DryRun: true, BackfillFrom: day.Add(2 * time.Hour), BackfillUntil: day.Add(5 * time.Hour)}, "", []byte("hash"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	within, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	ended = within.Done()
+	if _, err := b.Bulk(within, b.d, own, false); err != nil {
+		t.Error(err)
+	}
+	if p := b.part(&bulk.Row{Tenant: b.tenant, ID: op.ID}); p.State != task.BulkAborted || !strings.Contains(p.Error, "too long") {
+		t.Errorf("the dry run is %+v", p)
 	}
 }
 

@@ -82,6 +82,10 @@ type bulkStep struct {
 // soon.
 var errBusy = errors.New("locked by another transaction")
 
+// errCountLong ends a dry run whose snapshot would take too long. To begin it again would take as long, again and again,
+// and the other chores of the database wait meanwhile.
+var errCountLong = errors.New("to count at one instant takes too long; choose a narrower filter or a shorter range")
+
 // Bulk executes the next step of the open operations of database d. own is the ownership
 // of the database's chores. small steps hold fewer locks for a shorter time.
 func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, small bool) (task.BulkStep, error) {
@@ -110,6 +114,9 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	if err == nil || out.Lost {
 		return out, nil
 	}
+	if errors.Is(err, errCountLong) {
+		return out, step.giveUp(ctx, err)
+	}
 	pause, text := bulkRetry, ""
 	var over *overQuota
 	switch {
@@ -131,6 +138,17 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 		out.Err, out.More = fmt.Errorf("operation %d of tenant %d: %w", step.row.ID, step.row.Tenant, err), true
 	}
 	return out, nil
+}
+
+// giveUp aborts the operation, whose error tells why.
+func (b *bulkStep) giveUp(ctx context.Context, why error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bulkNote)
+	defer cancel()
+	if _, err := sql.BulkError.Exec(ctx, b.s.db.Pool(b.d), b.row.Tenant, b.row.ID, why.Error(), bulkRetry.Milliseconds()); err != nil {
+		return err
+	}
+	_, err := b.s.AbortBulk(ctx, b.row.Tenant, b.row.ID)
+	return err
 }
 
 // spreadOpen sends operations to databases that may not have their latest state. Only
@@ -160,6 +178,9 @@ func (b *bulkStep) run(ctx context.Context) (task.BulkStep, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	lost, err := b.do(ctx)
+	if err != nil && b.terms.DryRun && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = errCountLong // a server that hangs is noticed long before
+	}
 	out.BulkSum, out.Ended, out.Lost = b.sum, b.end, lost
 	if err == nil && !lost {
 		out.More = true
