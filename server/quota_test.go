@@ -169,7 +169,7 @@ func TestAKnownKeyIsAnsweredOverAnyQuota(t *testing.T) {
 		for _, k := range keys {
 			tasks = append(tasks, &perceptorv1.Task{Kind: "k", Type: perceptorv1.Task_ONE_SHOT, IdempotencyKey: k})
 		}
-		return s.read(tenant, tasks, false)
+		return must(s.read(t.Context(), tenant, tasks, false))(t)
 	}
 	b := keyed("seen", "seen")
 	ctx := context.WithValue(t.Context(), identityKey{}, &Identity{Tenant: *tenant})

@@ -8,6 +8,7 @@ import (
 	"github.com/perceptor/perceptor/internal/share"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/schedule"
+	"github.com/perceptor/perceptor/task"
 )
 
 const (
@@ -96,9 +97,24 @@ func newRulePlaces() *rulePlaces {
 
 // enter waits for a place to read tasks, if one of them has a rule. leave returns it.
 func (p *rulePlaces) enter(ctx context.Context, tenant int32, tasks []*perceptorv1.Task) (leave func(), err error) {
-	ruled := func(t *perceptorv1.Task) bool { return schedule.IsRule(t.GetCron().GetExpression()) }
 	if p == nil || !slices.ContainsFunc(tasks, ruled) {
 		return func() {}, nil
 	}
 	return placeIn(ctx, p.pool, tenant)
+}
+
+// ruled reports whether a task has a recurrence rule.
+func ruled(t *perceptorv1.Task) bool { return schedule.IsRule(t.GetCron().GetExpression()) }
+
+// errRulesLong is the answer to an add whose rules would take all the time of its call. The Go SDK splits it then.
+var errRulesLong = reasoned(task.ReasonRequestTooLarge, "to compute the recurrence rules of the tasks takes too long for one call: send fewer of them in a call")
+
+// rulesWithin bounds the time to read tasks of which one has a rule to a third of the time that is left to the call. The store
+// computes the rules once more, and the answer must come while the caller waits for it.
+func rulesWithin(ctx context.Context, tasks []*perceptorv1.Task) (context.Context, context.CancelFunc) {
+	until, ok := ctx.Deadline()
+	if !ok || !slices.ContainsFunc(tasks, ruled) {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, time.Until(until)/3, errRulesLong)
 }

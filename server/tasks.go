@@ -167,7 +167,12 @@ func (s *taskService) judge(ctx context.Context, tasks []*perceptorv1.Task, upse
 		return nil, err
 	}
 	defer leave()
-	b := s.read(tenant, tasks, upsert)
+	reading, cancel := rulesWithin(ctx, tasks)
+	defer cancel()
+	b, err := s.read(reading, tenant, tasks, upsert)
+	if err != nil {
+		return nil, err
+	}
 	bad := 0
 	for _, faults := range b.refused {
 		bad += min(len(faults), 1)
@@ -179,11 +184,15 @@ func (s *taskService) judge(ctx context.Context, tasks []*perceptorv1.Task, upse
 	return b, s.quotas.admitRefused(ctx, tenant, bad)
 }
 
-// read converts the tasks of a request to a batch of specs and faults.
-func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task, upsert bool) *batch {
+// read converts the tasks of a request to a batch of specs and faults. It ends with ctx: nobody waits for the answer any
+// more, and a thousand recurrence rules may take seconds of the processor.
+func (s *taskService) read(ctx context.Context, tenant *Tenant, tasks []*perceptorv1.Task, upsert bool) (*batch, error) {
 	b := &batch{ids: make([]task.ID, len(tasks)), refused: make([][]task.Fault, len(tasks))}
 	h := sha256.New()
 	for i, t := range tasks {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		spec, faults := specOf(t, tenant, s.limits)
 		if upsert && t.GetIdempotencyKey() == "" {
 			faults = append(faults, faultf("idempotency_key", "is missing; upsert requires it"))
@@ -206,7 +215,7 @@ func (s *taskService) read(tenant *Tenant, tasks []*perceptorv1.Task, upsert boo
 		h.Write(spec.ParamsWire)
 	}
 	h.Sum(b.hash[:0])
-	return b
+	return b, nil
 }
 
 // bodyOf encodes the fields of a task that a caller determines, without params and

@@ -155,12 +155,12 @@ func TestTheRequestHashTellsDifferentRequestsApart(t *testing.T) {
 		"of another type":  {withPayload("a", "text/plain")},
 		"with retention":   {func() *perceptorv1.Task { t := recurring(); t.Retention = durationpb.New(0); return t }()},
 	} {
-		h := s.read(&acme, tasks, false).hash
+		h := must(s.read(t.Context(), &acme, tasks, false))(t).hash
 		if other, ok := seen[h]; ok && !(name == "bad last" || other == "bad last") {
 			t.Errorf("%q and %q hash alike", name, other)
 		}
 		seen[h] = name
-		if again := s.read(&acme, tasks, false).hash; again != h {
+		if again := must(s.read(t.Context(), &acme, tasks, false))(t).hash; again != h {
 			t.Errorf("%q hashes differently again", name)
 		}
 	}
@@ -441,7 +441,7 @@ func TestAStoreThatAnswersTooFewTasksIsInternal(t *testing.T) {
 	b := setup(t)
 	b.tasks.replies, b.tasks.requests = map[string]task.AddResult{}, map[string]task.AddRequest{}
 	s := &taskService{limits: task.DefaultLimits(), events: &Events{}}
-	hash := s.read(&acme, []*perceptorv1.Task{recurring()}, false).hash
+	hash := must(s.read(t.Context(), &acme, []*perceptorv1.Task{recurring()}, false))(t).hash
 	b.tasks.requests["1r"] = task.AddRequest{Hash: hash}
 	a := b.overGRPC("acme-secret", addTask, &perceptorv1.AddTaskRequest{Task: recurring(), RequestId: "r"}, &perceptorv1.AddTaskResponse{})
 	if a.code != codes.Internal {

@@ -42,16 +42,25 @@ func (s *Store) takesLong(a *adding) bool {
 	return false
 }
 
-// placeAhead makes the rows of a slow request, whose ids are drawn.
+// errSlowAdd refuses a slow request while its caller still waits.
+var errSlowAdd = task.Errorf(task.ReasonRequestTooLarge, "to compute the schedules of the tasks takes too long for one call: send fewer of them in a call")
+
+// placeAhead makes the rows of a slow request, whose ids are drawn. It may take half of the time that is left to
+// the call; the transaction needs some, too.
 func (db *database) placeAhead(ctx context.Context, a *adding) error {
 	var now task.Instant
 	if err := sql.Now.QueryRow(ctx, db.store.db.Pool(db.d)).Scan(&now); err != nil {
 		return err
 	}
+	if until, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, time.Until(until)/2, errSlowAdd)
+		defer cancel()
+	}
 	list := make([]placed, len(a.req.Specs))
 	for i := range list {
-		if err := ctx.Err(); err != nil {
-			return err // the caller has left, and nothing is stored
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // nothing is stored
 		}
 		spec := a.req.Specs[i]
 		list[i].row, list[i].faults = db.store.machines.Place(a.req.Tenant, a.idOf(i), &spec, now)

@@ -2,6 +2,7 @@ package shards
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -52,5 +53,23 @@ func TestAnAddWhoseSchedulesTakeLongDelaysNoOther(t *testing.T) {
 		if s, err := b.Get(t.Context(), b.tenant, item.ID); err != nil || s.ScheduledAt == 0 || s.CreatedAt != b.now {
 			t.Errorf("task %d: %+v, %v", item.ID, s, err)
 		}
+	}
+}
+
+// TestAnAddWhoseSchedulesTakeTooLongIsRefusedInTime: its caller learns why while it waits for the answer.
+func TestAnAddWhoseSchedulesTakeTooLongIsRefusedInTime(t *testing.T) {
+	b := setup(t, nearOnly, func(c *Config) {
+		c.Windows = func(int32, []string, []string) (*task.Windows, task.MissingCalendar) { // as if a search took that long
+			time.Sleep(50 * time.Millisecond)
+			return nil, task.MissingCalendar{}
+		}
+	}).running()
+	slow := b.spec(task.NonBlocking, func(s *task.Spec) { s.Interval, s.Exclude = time.Hour, []string{"x"} })
+	within, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	_, err := b.Add(within, task.AddRequest{Tenant: b.tenant, RequestID: b.requestID(), Specs: slices.Repeat([]task.Spec{slow}, task.MaxTasksPerAdd)})
+	var e *task.Error
+	if !errors.As(err, &e) || e.Reason != task.ReasonRequestTooLarge || within.Err() != nil {
+		t.Errorf("%v, and the call: %v", err, within.Err())
 	}
 }
