@@ -363,7 +363,7 @@ func (c *heldChunk) store() error {
 		w.failed(c, place, 0)
 		return err
 	}
-	done, err := w.s.store.WriteChunk(ctx, c.of, c.lines)
+	done, err := c.write(ctx)
 	if err != nil {
 		w.failed(c, place, addedByChunk(c, done, err))
 		return err
@@ -374,6 +374,17 @@ func (c *heldChunk) store() error {
 	wait, why := w.pause(ctx, c, &done)
 	answer.PauseMs, answer.PauseReason = int32(wait.Milliseconds()), perceptorv1.Import_PauseReason(why)
 	return w.stream.Send(answer)
+}
+
+// write stores a chunk. Its lines are placed by their schedules then, each of which may take milliseconds; so a chunk with recurrence
+// rules needs a place for this, too.
+func (c *heldChunk) write(ctx context.Context) (task.ChunkResult, error) {
+	leave, err := c.w.s.rules.enter(c.w.ctx, c.w.tenant, c.checks.in.Templates)
+	if err != nil {
+		return task.ChunkResult{}, err
+	}
+	defer leave()
+	return c.w.s.store.WriteChunk(ctx, c.of, c.lines)
 }
 
 // failed ends the reservation of a chunk that may have added that many tasks. Its rate gets everything back, because

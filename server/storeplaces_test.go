@@ -72,3 +72,23 @@ func TestAnAddWhoseRulesTakeTooLongIsRefusedInTime(t *testing.T) {
 		t.Errorf("%v; the call: %v", err, ctx.Err())
 	}
 }
+
+// TestAChunkWithRulesHasAPlaceWhileItIsStored: its lines are placed then, each by the rule.
+func TestAChunkWithRulesHasAPlaceWhileItIsStored(t *testing.T) {
+	rules, stored := newRulePlaces(), false
+	store := &fakeImports{done: func(*task.ImportChunk) task.ChunkResult {
+		stored = true
+		if rules.pool.Take(1, tenantScanCalls) {
+			t.Error("the chunk that is stored has no place")
+		}
+		return task.ChunkResult{}
+	}}
+	in := &perceptorv1.ImportChunk{Templates: []*perceptorv1.Task{{Schedule: &perceptorv1.Task_Cron{Cron: &perceptorv1.Cron{Expression: "DTSTART:20260101T000000 RRULE:FREQ=DAILY"}}}}}
+	c := &heldChunk{w: &importWriter{s: &importService{store: store, rules: rules}, ctx: t.Context(), tenant: 1}, of: &task.Import{}, lines: &task.ImportChunk{}, checks: &chunkReader{in: in}}
+	if _, err := c.write(t.Context()); err != nil || !stored {
+		t.Fatalf("%v, stored: %t", err, stored)
+	}
+	if !rules.pool.Take(1, tenantScanCalls) {
+		t.Error("the place was not given back")
+	}
+}
