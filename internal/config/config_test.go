@@ -114,6 +114,23 @@ func TestServersAreReadFromEverySource(t *testing.T) {
 	}
 }
 
+func TestAFileThatWouldBeInForceInPartIsRefused(t *testing.T) {
+	for _, c := range []struct{ name, file, want string }{
+		{"a second document", "log: {level: debug}\n---\nassignment: zookeeper\n", "line 2: a second document"},
+		{"a key with two values", "kafka.timeout: 5s\nkafka: {timeout: 7s}\n", "kafka.timeout is given twice"},
+		{"a key with two values, deeper", "kafka: {tls.enabled: false, tls: {enabled: true}}\n", "kafka.tls.enabled is given twice"},
+	} {
+		if _, err := load(t, c.file, nil); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q in it", c.name, err, c.want)
+		}
+	}
+	for _, file := range []string{"---\nlog: {level: debug}\n...\n", "log.level: debug\nlog: {format: text}\n", "log: {level: debug}\n---\n", "# nothing\n", ""} {
+		if _, err := load(t, file, nil); err != nil {
+			t.Errorf("%q: %v", file, err)
+		}
+	}
+}
+
 func TestWrongKeysAndTypesAreNamed(t *testing.T) {
 	for _, c := range []struct {
 		name, file, env, want string

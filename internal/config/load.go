@@ -1,8 +1,10 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"regexp"
@@ -15,6 +17,7 @@ import (
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+	yamlv3 "go.yaml.in/yaml/v3"
 )
 
 // FileVariable is the environment variable with the path of the file. It applies if
@@ -155,13 +158,55 @@ func fileLayer(_ *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) 
 	if src.File == "" {
 		return k, nil, nil
 	}
-	if err := k.Load(file.Provider(src.File), yaml.Parser()); err != nil {
+	if err := k.Load(file.Provider(src.File), strictYAML{yaml.Parser()}); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, nil, fmt.Errorf("configuration file %s does not exist", src.File)
 		}
 		return nil, nil, fmt.Errorf("configuration file %s: %s", src.File, anchor.ReplaceAllString(err.Error(), "$1 referenced; a value that begins with * needs quotes"))
 	}
 	return k, func(Key) string { return "file " + src.File }, nil
+}
+
+// strictYAML refuses what would otherwise be in force in part only.
+type strictYAML struct{ *yaml.YAML }
+
+func (y strictYAML) Unmarshal(text []byte) (map[string]any, error) {
+	values, err := y.YAML.Unmarshal(text)
+	if err != nil {
+		return nil, err
+	}
+	// The parser reads the first document and leaves the others.
+	documents := yamlv3.NewDecoder(bytes.NewReader(text))
+	for n := 0; ; n++ {
+		var document yamlv3.Node
+		switch err := documents.Decode(&document); {
+		case errors.Is(err, io.EOF):
+			return values, givenOnce(values, "", map[string]bool{})
+		case err != nil:
+			return nil, err
+		case n > 0 && !(len(document.Content) == 1 && document.Content[0].Tag == "!!null"):
+			return nil, fmt.Errorf("line %d: a second document begins after ---: join them into one", document.Line)
+		}
+	}
+}
+
+// givenOnce returns an error if a key is given both by its whole name and in its section, of
+// which either could win.
+func givenOnce(values map[string]any, prefix string, seen map[string]bool) error {
+	for _, word := range slices.Sorted(maps.Keys(values)) {
+		name := prefix + word
+		if section, ok := values[word].(map[string]any); ok && len(section) > 0 {
+			if err := givenOnce(section, name+".", seen); err != nil {
+				return err
+			}
+			continue
+		}
+		if seen[name] {
+			return fmt.Errorf("%s is given twice, by its whole name and in its section", name)
+		}
+		seen[name] = true
+	}
+	return nil
 }
 
 // otherVariables are variables of the programs and the SDK that are not keys.
