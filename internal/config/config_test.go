@@ -155,6 +155,7 @@ func TestWrongKeysAndTypesAreNamed(t *testing.T) {
 		{"databases that are none", "postgres: {servers: [{databases: [x]}]}", "", "postgres.servers[0].databases: x is not a number"},
 		{"storage that is none", "postgres: {servers: [{storage: much}]}", "", "postgres.servers[0].storage: much is not a size, such as 500GB or 1.5TiB"},
 		{"storage of nothing", "postgres: {servers: [{storage: 0GB}]}", "", "postgres.servers[0].storage: 0GB is not a size"},
+		{"servers with a comma between them", "", "PERCEPTOR_POSTGRES_SERVERS=postgres://u:12345@a/x,postgres://u:12345@b/x", "postgres.servers: several servers need a list, such as [{dsn: URL}, {dsn: URL}]"},
 		{"not YAML", "a: [", "", "perceptor.yaml"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -137,9 +138,19 @@ func decodeTexts(v any) (any, bool) {
 // serversKey is the only key with a structured value.
 const serversKey = "postgres.servers"
 
+// joinedURLs matches connection URLs with a comma between them.
+var joinedURLs = regexp.MustCompile(`,\s*postgres(ql)?://`)
+
 // serversText decodes a YAML list or a single connection string.
 func (d *decoder) serversText(k Key, text, from string, into reflect.Value) {
 	if !strings.HasPrefix(strings.TrimSpace(text), "[") {
+		// Commas separate hosts within one URL, so those of a list would be read as a part of the
+		// first one, and its passwords as a part of a name that is shown.
+		if joinedURLs.MatchString(text) {
+			d.fault("%s: several servers need a list, such as [{dsn: URL}, {dsn: URL}] (%s)", k.Name, from)
+			d.dsnSecrets = true
+			return
+		}
 		d.dsnSecrets = hasPassword(text)
 		into.Set(reflect.ValueOf([]Server{{DSN: text}}))
 		return
