@@ -51,6 +51,10 @@ const versionTable = "schema_version"
 // the first release, from which there is no way up.
 var ErrOutdated = errors.New("it was created by an earlier version of Perceptor, which this one cannot upgrade")
 
+// ErrNoRight says that the schema is there and the role must not use it. Without it, the
+// schema would look as if it had no tables.
+var ErrNoRight = errors.New("the role has no right to use the schema")
+
 // Servers older or newer than these are refused.
 const (
 	minServerVersion = 150000
@@ -150,11 +154,13 @@ func Version(ctx context.Context, config *pgx.ConnConfig, schema string) (int64,
 }
 
 func version(schema string, ask func(query string, into ...any) error) (v int64, err error) {
-	var versioned, used bool
-	if err := ask(schemaForm.Text(), &versioned, &used); err != nil {
+	var versioned, used, hidden bool
+	if err := ask(schemaForm.Text(), &versioned, &used, &hidden); err != nil {
 		return 0, fmt.Errorf("read form of %s: %w", schema, err)
 	}
 	switch {
+	case hidden:
+		return 0, fmt.Errorf("read form of %s: %w", schema, ErrNoRight)
 	case !used:
 		return 0, nil
 	case !versioned:

@@ -121,6 +121,30 @@ func TestTextInAnIndexHasAnOrderThatNoSystemChanges(t *testing.T) {
 	}
 }
 
+// TestASchemaThatTheRoleMustNotUseIsNotTakenForAnEmptyOne: perceptorctl migrate up would not help.
+func TestASchemaThatTheRoleMustNotUseIsNotTakenForAnEmptyOne(t *testing.T) {
+	config, err := pgx.ParseConfig(testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const schema = "perceptor_03"
+	admin := connect(t, config)
+	exec(t, admin, "CREATE SCHEMA "+schema)
+	role := config.Database + "_poor"
+	exec(t, admin, "CREATE ROLE "+role)
+	t.Cleanup(func() {
+		_, _ = admin.Exec(context.WithoutCancel(t.Context()), "RESET ROLE; DROP SCHEMA "+schema+"; DROP ROLE "+role, pgx.QueryExecModeSimpleProtocol)
+	})
+	exec(t, admin, "SET search_path = "+schema+"; SET ROLE "+role)
+	if v, err := migrations.VersionIn(t.Context(), admin, schema); !errors.Is(err, migrations.ErrNoRight) {
+		t.Errorf("got version %d, %v", v, err)
+	}
+	exec(t, admin, "RESET ROLE; GRANT USAGE ON SCHEMA "+schema+" TO "+role+"; SET ROLE "+role)
+	if v, err := migrations.VersionIn(t.Context(), admin, schema); v != 0 || err != nil {
+		t.Errorf("with the right: version %d, %v", v, err)
+	}
+}
+
 // TestAnEncodingThatCannotStoreEveryTextIsRefused: otherwise the first task with such a text would fail.
 func TestAnEncodingThatCannotStoreEveryTextIsRefused(t *testing.T) {
 	config, err := pgx.ParseConfig(testenv.Database(t))

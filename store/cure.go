@@ -46,6 +46,8 @@ func Cure(err error) string {
 		return cures["53100"]
 	case errors.As(err, &state):
 		return cures[state.Code]
+	case errors.Is(err, ErrNoRight):
+		return cures["42501"]
 	case errors.Is(err, ErrFull):
 		return cures["53100"]
 	case errors.Is(err, ErrReadOnly):

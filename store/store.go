@@ -542,6 +542,8 @@ func (c *Cluster) Each(ctx context.Context, f func(ctx context.Context, d int) e
 var (
 	ErrSchemaOld = errors.New("run perceptorctl migrate up")
 	ErrSchemaNew = errors.New("start a newer version of this program")
+	// ErrNoRight is not about a version: the role must not use the schema.
+	ErrNoRight = migrations.ErrNoRight
 )
 
 // Schemas are the versions of the schemas, by database.

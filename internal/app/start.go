@@ -55,6 +55,9 @@ func reach(ctx context.Context, log *slog.Logger, name string, patience time.Dur
 // finalError is an error that no retry can cure.
 type finalError struct{ error }
 
+// Unwrap lets [store.Cure] see what the error is about.
+func (e finalError) Unwrap() error { return e.error }
+
 // reachPostgres waits until all databases answer and have this program's schema. If
 // someDo is true, it logs a warning and returns nil when only some answer in time.
 func reachPostgres(ctx context.Context, log *slog.Logger, cluster *store.Cluster, patience time.Duration, someDo bool) error {
@@ -81,9 +84,10 @@ const (
 )
 
 // unsuitable reports whether an error is about a schema, or a pooler, with which this program does
-// not work.
+// not work, or a schema that its role must not use.
 func unsuitable(text string) bool {
-	return strings.Contains(text, migrateHint) || strings.Contains(text, store.ErrSchemaNew.Error()) || strings.Contains(text, store.ErrPooled.Error())
+	return strings.Contains(text, migrateHint) || strings.Contains(text, store.ErrSchemaNew.Error()) || strings.Contains(text, store.ErrPooled.Error()) ||
+		strings.Contains(text, store.ErrNoRight.Error())
 }
 
 // checkDatabases returns the versions of the schemas, or the first of the databases' errors. It
