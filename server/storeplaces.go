@@ -107,7 +107,7 @@ func (p *rulePlaces) enter(ctx context.Context, tenant int32, tasks []*perceptor
 func ruled(t *perceptorv1.Task) bool { return schedule.IsRule(t.GetCron().GetExpression()) }
 
 // errRulesLong is the answer to an add whose rules would take all the time of its call. The Go SDK splits it then.
-var errRulesLong = reasoned(task.ReasonRequestTooLarge, "to compute the recurrence rules of the tasks takes too long for one call: send fewer of them in a call")
+var errRulesLong = reasoned(task.ReasonRequestTooLarge, "computing the recurrence rules of the tasks takes too long for one call: send fewer of them in a call")
 
 // rulesWithin bounds the time to read tasks of which one has a rule to a third of the time that is left to the call. The store
 // computes the rules once more, and the answer must come while the caller waits for it.

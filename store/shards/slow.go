@@ -43,7 +43,7 @@ func (s *Store) takesLong(a *adding) bool {
 }
 
 // errSlowAdd refuses a slow request while its caller still waits.
-var errSlowAdd = task.Errorf(task.ReasonRequestTooLarge, "to compute the schedules of the tasks takes too long for one call: send fewer of them in a call")
+var errSlowAdd = task.Errorf(task.ReasonRequestTooLarge, "computing the schedules of the tasks takes too long for one call: send fewer of them in a call")
 
 // placeAhead makes the rows of a slow request, whose ids are drawn. It may take half of the time that is left to
 // the call; the transaction needs some, too.

@@ -84,7 +84,7 @@ var errBusy = errors.New("locked by another transaction")
 
 // errCountLong ends a dry run whose snapshot would take too long. To begin it again would take as long, again and again,
 // and the other chores of the database wait meanwhile.
-var errCountLong = errors.New("to count at one instant takes too long; choose a narrower filter or a shorter range")
+var errCountLong = errors.New("counting at one instant takes too long; choose a narrower filter or a shorter range")
 
 // Bulk executes the next step of the open operations of database d. own is the ownership
 // of the database's chores. small steps hold fewer locks for a shorter time.
