@@ -170,7 +170,7 @@ func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error
 		if err != nil {
 			return err
 		}
-		rows, moved := &newTasks{farFrom: db.store.FarFrom(now), due: task.Never}, counters.Tally{}
+		rows, moved := &newTasks{farFrom: db.store.FarFrom(now), near: kernel.NewInserts()}, counters.Tally{}
 		b := &pgx.Batch{}
 		for _, a := range group {
 			if a.keyed != nil && a.keyed.replaces != 0 {
@@ -190,8 +190,8 @@ func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error
 				sql.KeyRefuse.Queue(b, int16(a.home), a.req.Tenant, a.key, refused)
 			}
 		}
-		due = rows.due
-		if err := rows.write(ctx, tx, b); err != nil {
+		due = rows.near.Due
+		if err := rows.queue(b); err != nil {
 			return err
 		}
 		moved.Queue(b)
@@ -334,8 +334,7 @@ func (db *database) replay(ctx context.Context, a *adding) error {
 // newTasks collects the tasks of a group: near tasks as rows, the others for packs.
 type newTasks struct {
 	farFrom task.Instant // tasks due later are far
-	near    []*task.Row
-	due     task.Instant // of the first near task
+	near    *kernel.Inserts
 	far     far.Level0
 }
 
@@ -344,26 +343,10 @@ func (n *newTasks) add(r *task.Row) {
 		n.far.Add(r)
 		return
 	}
-	n.near, n.due = append(n.near, r), min(n.due, r.DueAt)
+	n.near.Add(r)
 }
 
-// copyFrom is from how many near tasks on a group is copied and not inserted. It costs one more
-// round trip, and saves a third for each row ([BenchmarkInsert]).
-const copyFrom = 100
-
-// write writes the tasks, with statements in b or before them.
-func (n *newTasks) write(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
-	if err := n.far.Queue(b); err != nil {
-		return err
-	}
-	if len(n.near) >= copyFrom {
-		kernel.SortNear(n.near)
-		return kernel.CopyNear(ctx, tx, n.near)
-	}
-	inserts := kernel.NewInserts()
-	for _, r := range n.near {
-		inserts.Add(r)
-	}
-	inserts.Queue(b)
-	return nil
+func (n *newTasks) queue(b *pgx.Batch) error {
+	n.near.Queue(b)
+	return n.far.Queue(b)
 }

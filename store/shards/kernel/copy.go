@@ -21,32 +21,31 @@ var (
 	copyFields  = uint16(8 + len(sql.WaitingColumns) + copyTermFields)
 )
 
-// ownCopyFrom is the number of rows of one shard from which on a COPY into its table pays.
-// Below it they are cheaper in one COPY of several shards into the parent, although that has to
-// route each row.
-const ownCopyFrom = 64
+// partitionedFrom is the number of rows from which on a COPY into each partition pays.
+// Below it one COPY into the parent is cheaper, although it has to route each row.
+const partitionedFrom = 2000
 
 // CopyNear writes waiting tasks, sorted by [SortNear], into the near tier. It encodes
 // PostgreSQL's binary COPY format by hand, which takes a third of the time of generic
 // encoding for rows of 24 values.
 func CopyNear(ctx context.Context, tx pgx.Tx, rows []*task.Row) error {
-	var others []*task.Row
+	if len(rows) == 0 {
+		return nil
+	}
+	if len(rows) < partitionedFrom {
+		return copyInto(ctx, tx, "task", rows)
+	}
 	for len(rows) > 0 {
 		shard, n := rows[0].ID.Shard(), 1
 		for n < len(rows) && rows[n].ID.Shard() == shard {
 			n++
 		}
-		if n < ownCopyFrom {
-			others = append(others, rows[:n]...)
-		} else if err := copyInto(ctx, tx, tableOf(shard), rows[:n]); err != nil {
+		if err := copyInto(ctx, tx, tableOf(shard), rows[:n]); err != nil {
 			return err
 		}
 		rows = rows[n:]
 	}
-	if len(others) == 0 {
-		return nil
-	}
-	return copyInto(ctx, tx, "task", others)
+	return nil
 }
 
 // copyInto runs one COPY. table must be a trusted name: it is not quoted.
