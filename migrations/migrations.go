@@ -87,7 +87,7 @@ func Up(ctx context.Context, config *pgx.ConnConfig, schema string) ([]Step, err
 	if err != nil {
 		return nil, err
 	}
-	results, err := p.Up(ctx)
+	results, err := upPatiently(ctx, p.Up)
 	if err != nil {
 		return nil, fmt.Errorf("migrate %s: %w", schema, err)
 	}

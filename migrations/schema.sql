@@ -16,5 +16,5 @@ SELECT to_regclass('schema_version') IS NOT NULL,
 SELECT coalesce(max(version_id), 0) FROM schema_version WHERE is_applied;
 
 -- name: SetSession(schema text)
--- Makes a session work in a schema, with time for the slowest step.
-SELECT set_config('search_path', @schema, false), set_config('statement_timeout', '300s', false);
+-- Makes a session work in a schema, with time for the slowest step. It waits for a lock briefly.
+SELECT set_config('search_path', @schema, false), set_config('statement_timeout', '300s', false), set_config('lock_timeout', '2s', false);

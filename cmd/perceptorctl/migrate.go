@@ -25,7 +25,7 @@ func (c *ctl) migrateUp() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "up", Short: "Upgrade the schema of every database", Args: cobra.NoArgs,
 		Long: "Create or upgrade the schema of every database. It is safe to repeat the command and to run it concurrently.\n" +
-			"There is no time limit.",
+			"A step may take 5 minutes. It waits for locks of others, such as a dump, for 2 s at a time and for 3 minutes in all, so that claims do not wait behind it.",
 	}
 	cli.ConfigFlags(cmd, config.NeedPostgres, recorded(func(cmd *cobra.Command, conf *config.Config) error {
 		cluster, err := app.OpenTool(cmd.Context(), conf, "perceptorctl")
