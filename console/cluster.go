@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -42,15 +43,20 @@ func (v *view) cluster() (any, error) {
 		return nil, err
 	}
 	d := &clusterData{Problems: map[string]*problem{}}
+	var asking sync.WaitGroup // at once: each waits for what does not answer
+	var ofAssignment error
+	asking.Go(func() {
+		d.Assignment, ofAssignment = v.assignment.GetAssignment(ctx, &perceptorv1.GetAssignmentRequest{})
+	})
 	d.Figures, err = v.monitoring.GetClusterFigures(ctx, &perceptorv1.GetClusterFiguresRequest{OmitFindings: true})
+	asking.Wait()
 	if status.Code(err) == codes.PermissionDenied {
 		return nil, err
 	}
 	if err := v.missingPart(d.Problems, "figures", err); err != nil {
 		return nil, err
 	}
-	d.Assignment, err = v.assignment.GetAssignment(ctx, &perceptorv1.GetAssignmentRequest{})
-	if err := v.missingPart(d.Problems, "assignment", err); err != nil {
+	if err := v.missingPart(d.Problems, "assignment", ofAssignment); err != nil {
 		return nil, err
 	}
 	d.Owners = ownersOf(d.Figures, d.Assignment)

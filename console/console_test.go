@@ -545,6 +545,32 @@ func TestPagesThatAreNotTakenLeavePlacesToOtherTenants(t *testing.T) {
 	}
 }
 
+// TestPagesAskForTheirPartsAtOnce: a server that hangs delays a page once, not for each part.
+func TestPagesAskForTheirPartsAtOnce(t *testing.T) {
+	t.Parallel()
+	for page, calls := range map[string][]string{"": {"ListTenantFigures", "GetClusterFigures"}, "cluster": {"GetClusterFigures", "GetAssignment"}} {
+		b := newBrowser(t, "admin-secret")
+		var begun sync.WaitGroup
+		begun.Add(len(calls))
+		for _, name := range calls {
+			b.api.answers[name] = func(ctx context.Context, _ proto.Message) (proto.Message, error) {
+				begun.Done()
+				all := make(chan struct{})
+				go func() { begun.Wait(); close(all) }()
+				select {
+				case <-all:
+				case <-time.After(10 * time.Second):
+					t.Errorf("page %q: %s waits for others", page, name)
+				}
+				return nil, status.Error(codes.Unavailable, "no database answers")
+			}
+		}
+		if code, body := b.get(page); code != http.StatusOK || !strings.Contains(body, "no database answers") {
+			t.Errorf("page %q: %d %s", page, code, body)
+		}
+	}
+}
+
 func TestAnAddressThatIsTooLongIsNotRepeatedInAPage(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "acme-secret")

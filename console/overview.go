@@ -1,6 +1,7 @@
 package console
 
 import (
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -48,15 +49,20 @@ func (v *view) installation(d *overviewData) error {
 	if err != nil {
 		return err
 	}
+	var asking sync.WaitGroup // at once: each waits for databases that do not answer
+	var ofCluster error
+	asking.Go(func() {
+		d.Cluster, ofCluster = v.monitoring.GetClusterFigures(ctx, &perceptorv1.GetClusterFiguresRequest{})
+	})
 	list, err := v.monitoring.ListTenantFigures(ctx, &perceptorv1.ListTenantFiguresRequest{OrderBy: perceptorv1.ListTenantFiguresRequest_LATENESS, WithPoints: true, PageSize: 10})
+	asking.Wait()
 	if err == nil {
 		d.Figures, d.Busy, d.TenantCount = list.Total, list.Tenants, list.TenantCount
 	}
 	if err := v.missingPart(d.Problems, "figures", err); err != nil {
 		return err
 	}
-	d.Cluster, err = v.monitoring.GetClusterFigures(ctx, &perceptorv1.GetClusterFiguresRequest{})
-	return v.missingPart(d.Problems, "cluster", err)
+	return v.missingPart(d.Problems, "cluster", ofCluster)
 }
 
 // missingPart notes why a part of a page is missing. It returns errors after which the whole
