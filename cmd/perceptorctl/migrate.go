@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/perceptor/perceptor/internal/app"
@@ -40,15 +42,24 @@ func (c *ctl) migrateUp() *cobra.Command {
 		case errors.Is(err, migrations.ErrOutdated):
 			return &cli.Error{Code: cli.Failure, Err: err}
 		case err != nil:
-			hint := "what was applied stays; run the command again when the server answers"
-			if cure := store.Cure(err); cure != "" {
-				hint = cure + "; then run the command again: what was applied stays"
-			}
-			return &cli.Error{Code: cli.Unavailable, Err: err, Hint: hint}
+			return migrationError(err)
 		}
 		return nil
 	}), "postgres")
 	return cmd
+}
+
+// migrationError tells what to do about an error of a migration.
+func migrationError(err error) error {
+	var sent *pgconn.PgError
+	if cure := store.Cure(err); cure != "" {
+		return &cli.Error{Code: cli.Unavailable, Err: err, Hint: cure + "; then run the command again: what was applied stays"}
+	}
+	// Classes 22, 23 and 42: what the schema has does not fit the statement.
+	if errors.As(err, &sent) && slices.Contains([]string{"22", "23", "42"}, sent.Code[:min(2, len(sent.Code))]) {
+		return &cli.Error{Code: cli.Failure, Err: err, Hint: "the schema is not as the migrations have left it, so running the command again does not help: has something else changed it? What was applied stays"}
+	}
+	return &cli.Error{Code: cli.Unavailable, Err: err, Hint: "what was applied stays; run the command again when the server answers"}
 }
 
 func (c *ctl) migrateStatus() *cobra.Command {
