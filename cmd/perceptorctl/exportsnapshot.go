@@ -100,9 +100,11 @@ func (s *snapshotSink) end(cmd *cobra.Command, err error) error {
 
 // snapshotHint says what to do about an error of a snapshot. Only one that the server has sent can be the end of the snapshot.
 func snapshotHint(err error) string {
-	var sent *pgconn.PgError
-	if errors.As(err, &sent) && store.Cure(err) == "" {
+	if cure := store.Cure(err); cure != "" {
+		return cure
+	}
+	if sent := new(pgconn.PgError); errors.As(err, &sent) {
 		return "a standby ends snapshots that are older than its max_standby_streaming_delay while it replays"
 	}
-	return store.Cure(err)
+	return ""
 }
