@@ -57,6 +57,13 @@ func BenchmarkParse(b *testing.B) {
 			}
 		})
 	}
+	for _, rule := range dearCounts {
+		b.Run(rule, func(b *testing.B) {
+			for b.Loop() {
+				mustParse(b, RRule, "DTSTART:19700101T000000 RRULE:"+rule, "Europe/London")
+			}
+		})
+	}
 }
 
 func BenchmarkCount(b *testing.B) {

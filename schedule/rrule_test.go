@@ -300,8 +300,9 @@ func TestALongCountIsTheSumOfShortOnes(t *testing.T) {
 	}
 }
 
-// TestNoNumberOfInstantsIsExpensive: who adds a task decides its COUNT, and the dispatcher parses the
-// expression while a claim waits. So to find the end of a rule takes about as long for all rules.
+// TestNoNumberOfInstantsIsExpensive: who adds a task decides its COUNT, and the dispatcher parses the expression while a
+// claim waits. To walk the instants of these rules takes a thousand times as long as a rule of days and more, so a busy
+// machine cannot fail the test, which says nothing of speed: BenchmarkParse does.
 func TestNoNumberOfInstantsIsExpensive(t *testing.T) {
 	fastest := func(rule string) time.Duration {
 		least := time.Hour
@@ -315,14 +316,15 @@ func TestNoNumberOfInstantsIsExpensive(t *testing.T) {
 		return least
 	}
 	day := fastest("FREQ=DAILY;INTERVAL=2;COUNT=2147483647") // looks at each day once
-	for _, rule := range []string{
-		"FREQ=SECONDLY;INTERVAL=2;COUNT=2147483647", "FREQ=SECONDLY;INTERVAL=43;COUNT=65", "FREQ=SECONDLY;INTERVAL=61;COUNT=2147483647;BYSECOND=1",
-		"FREQ=SECONDLY;INTERVAL=961;COUNT=2147483647", "FREQ=MINUTELY;INTERVAL=7;COUNT=2147483647",
-	} {
-		if took := fastest(rule); took > 10*day {
-			t.Errorf("%s took %s, more than ten times the %s of a rule of days", rule, took, day)
-		} else {
-			t.Logf("%s took %s; a rule of days %s", rule, took, day)
+	for _, rule := range dearCounts {
+		if took := fastest(rule); took > 100*day {
+			t.Errorf("%s took %s, more than a hundred times the %s of a rule of days", rule, took, day)
 		}
 	}
+}
+
+// dearCounts are rules whose number of instants is large, or whose instants are far from each other.
+var dearCounts = []string{
+	"FREQ=SECONDLY;INTERVAL=2;COUNT=2147483647", "FREQ=SECONDLY;INTERVAL=43;COUNT=65", "FREQ=SECONDLY;INTERVAL=61;COUNT=2147483647;BYSECOND=1",
+	"FREQ=SECONDLY;INTERVAL=961;COUNT=2147483647", "FREQ=MINUTELY;INTERVAL=7;COUNT=2147483647",
 }
