@@ -73,7 +73,7 @@ test-secure: ## run every test with TLS to PostgreSQL, and whole installations w
 ALONE := /(dispatch|loadtest)$$
 NOTHING :=
 SPACE := $(NOTHING) $(NOTHING)
-PATIENT = /($(subst $(SPACE),|,$(strip schedule schedule/ranges store/pack store/place store/shards/kernel store/shards/far task record \
+PATIENT = /($(subst $(SPACE),|,$(strip schedule schedule/ranges store/pack store/place store/shards/kernel store/shards/far task record record/recordset \
 	forecast sizing export monitoring transfer transfer/upload transfer/migrate dispatch/fair proto/openapi \
 	internal/chart internal/config internal/ctxtime internal/duration internal/guard internal/jsonfault internal/jsonsyntax internal/kafkalogin \
 	internal/pages internal/payload internal/share internal/spelling \

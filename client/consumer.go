@@ -14,6 +14,7 @@ import (
 	"github.com/perceptor/perceptor/internal/ctxtime"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
+	"github.com/perceptor/perceptor/record/recordset"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -257,42 +258,42 @@ func (c *consumer) useful(now time.Time) bool {
 
 // deliver passes a record to the engine if the service has signed it. Nothing else of an
 // unsigned record is looked at.
-func (c *consumer) deliver(ctx context.Context, t *tracker, m message) {
-	if err := c.l.keys.verify(ctx, &m); err != nil {
-		c.refuse(t, &m, "record is not signed by the service; skipping it", c.l.cfg.Events.Forged, &c.l.forged, err)
+func (c *consumer) deliver(ctx context.Context, t *tracker, m *recordset.Record) {
+	if err := c.l.keys.verify(ctx, m); err != nil {
+		c.refuse(t, m.Offset, "record is not signed by the service; skipping it", c.l.cfg.Events.Forged, &c.l.forged, err)
 		return
 	}
-	pub, err := decoded(&m)
+	pub, err := decoded(m)
 	if err != nil {
-		c.refuse(t, &m, "record cannot be decoded; skipping it", c.l.cfg.Events.Poison, &c.l.poison, err)
+		c.refuse(t, m.Offset, "record cannot be decoded; skipping it", c.l.cfg.Events.Poison, &c.l.poison, err)
 		return
 	}
 	if pub.TraceParent != "" {
-		pub.Trace = record.Trace(&pub, m.headers)
+		pub.Trace = record.Trace(&pub, m.Headers)
 	}
 	pub.Params = bytes.Clone(pub.Params) // a run that waits must not keep the whole answer
-	c.l.engine.arrive(t, pub, m.offset)
+	c.l.engine.arrive(t, pub, m.Offset)
 }
 
 // decoded decodes a record of either form. Most have none of the headers of the second one.
-func decoded(m *message) (task.Publication, error) {
-	for _, h := range m.headers {
+func decoded(m *recordset.Record) (task.Publication, error) {
+	for _, h := range m.Headers {
 		if h.Key == record.HeaderRun {
-			return record.Read(m.value, m.headers)
+			return record.Read(m.Value, m.Headers)
 		}
 	}
-	return record.Decode(m.value)
+	return record.Decode(m.Value)
 }
 
-// refuse skips a record, and tells why.
-func (c *consumer) refuse(t *tracker, m *message, why string, event func(int, int64, error), limit *logLimit, err error) {
+// refuse skips the record at an offset, and tells why.
+func (c *consumer) refuse(t *tracker, offset int64, why string, event func(int, int64, error), limit *logLimit, err error) {
 	if event != nil {
-		event(m.partition, m.offset, err)
+		event(t.partition, offset, err)
 	}
 	if suppressed, ok := limit.allow(); ok {
-		c.l.log.Error(why, "topic", c.topic, "partition", m.partition, "offset", m.offset, "suppressed", suppressed, "err", err)
+		c.l.log.Error(why, "topic", c.topic, "partition", t.partition, "offset", offset, "suppressed", suppressed, "err", err)
 	}
-	c.l.engine.skip(t, m.offset)
+	c.l.engine.skip(t, offset)
 }
 
 // commitUntil commits done offsets periodically and at the end of the

@@ -14,6 +14,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/fetch"
 
 	"github.com/perceptor/perceptor/internal/ctxtime"
+	"github.com/perceptor/perceptor/record/recordset"
 )
 
 // A fetcher reads all partitions of a generation. The records of one publication are on several
@@ -208,7 +209,7 @@ func (f *fetcher) renew() {
 type part struct {
 	*feed
 	at      int64
-	batches []batch
+	batches []recordset.Batch
 	err     error
 }
 
@@ -300,10 +301,10 @@ func partsOf(r *rawAnswer, feeds []*feed) (parts []part) {
 				continue
 			}
 			news := part{feed: f, at: f.from}
-			news.batches, f.from, news.err = batchesOf(r.records[p.Partition], f.from, &left)
-			var unreadable *unreadableBatchError
+			news.batches, f.from, news.err = recordset.Read(r.records[p.Partition], f.from, &left)
+			var unreadable *recordset.UnreadableError
 			if errors.As(news.err, &unreadable) {
-				f.from = unreadable.next
+				f.from = unreadable.Next
 			}
 			if len(news.batches) > 0 || news.err != nil {
 				parts = append(parts, news)
@@ -321,7 +322,7 @@ func (f *fetcher) deliverAll(parts []part) {
 		if !f.deliverPart(&p) {
 			return
 		}
-		var unreadable *unreadableBatchError
+		var unreadable *recordset.UnreadableError
 		switch {
 		case f.ctx.Err() != nil:
 			return
@@ -345,8 +346,8 @@ func (f *fetcher) deliverAll(parts []part) {
 // stops.
 func (f *fetcher) deliverPart(p *part) bool {
 	for i := range p.batches {
-		for m, err := range p.batches[i].all(p.tracker.partition, p.at) {
-			var unreadable *unreadableBatchError
+		for r, err := range p.batches[i].Records(p.at) {
+			var unreadable *recordset.UnreadableError
 			if errors.As(err, &unreadable) {
 				f.skipBatch(p.feed, unreadable)
 				break
@@ -355,18 +356,17 @@ func (f *fetcher) deliverPart(p *part) bool {
 				f.stop()
 				return false
 			}
-			p.next = f.checkGap(m, p.next)
-			f.deliver(f.ctx, p.tracker, m)
+			p.next = f.checkGap(p.tracker.partition, r.Offset, p.next)
+			f.deliver(f.ctx, p.tracker, &r)
 		}
 	}
 	return true
 }
 
 // skipBatch skips a batch of records as one.
-func (f *fetcher) skipBatch(p *feed, batch *unreadableBatchError) {
-	m := message{partition: p.tracker.partition, offset: batch.next - 1}
-	f.refuse(p.tracker, &m, "records cannot be read; skipping their batch", f.l.cfg.Events.Poison, &f.l.poison, batch)
-	p.next = batch.next
+func (f *fetcher) skipBatch(p *feed, batch *recordset.UnreadableError) {
+	f.refuse(p.tracker, batch.Next-1, "records cannot be read; skipping their batch", f.l.cfg.Events.Poison, &f.l.poison, batch)
+	p.next = batch.Next
 }
 
 // dial opens a connection that ends with f and does not wait for a silent broker.

@@ -1,7 +1,9 @@
 package client
 
 import (
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/perceptor/perceptor/record"
+	"github.com/perceptor/perceptor/record/recordset"
 )
 
 // setupLeaders is setup with n brokers, of which broker i leads partition i.
@@ -116,19 +119,50 @@ func TestAPartitionFollowsItsLeader(t *testing.T) {
 	}
 }
 
+// recordSet returns a record set of one batch, with records from an offset on.
+func recordSet(tb testing.TB, first int64, values ...string) []byte {
+	tb.Helper()
+	set := recordset.New(0)
+	for i, v := range values {
+		set = recordset.Append(set, i, nil, []byte(v), nil)
+	}
+	set, err := recordset.Seal(set, len(values), 0, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	set = set[4:] // its length, which is a field of the answer
+	binary.BigEndian.PutUint64(set, uint64(first))
+	return set
+}
+
+// readAll returns the values of the records of a part with their offsets.
+func readAll(tb testing.TB, p *part) (got []string) {
+	tb.Helper()
+	for i := range p.batches {
+		for r, err := range p.batches[i].Records(p.at) {
+			if err != nil {
+				tb.Error(err)
+				continue
+			}
+			got = append(got, fmt.Sprintf("%s@%d", r.Value, r.Offset))
+		}
+	}
+	return got
+}
+
 // TestABatchThatCannotBeReadHidesNoOther has one partition with a damaged batch behind a whole one.
 func TestABatchThatCannotBeReadHidesNoOther(t *testing.T) {
-	damaged := recordSet(t, 9, 0, "c")
-	damaged[crcAt]++
+	damaged := recordSet(t, 9, "c")
+	damaged[len(damaged)-1]++
 	r, feeds := &rawAnswer{Response: &fetch.Response{Topics: []fetch.ResponseTopic{{}}}, records: map[int32][]byte{
-		0: recordSet(t, 7, 0, "a", "b"), 1: slices.Concat(recordSet(t, 5, 0, "1", "2", "a", "b"), damaged), 3: recordSet(t, 7, 0, "a"),
+		0: recordSet(t, 7, "a", "b"), 1: slices.Concat(recordSet(t, 5, "1", "2", "a", "b"), damaged), 3: recordSet(t, 7, "a"),
 	}}, []*feed{}
 	for p := range 4 {
 		feeds = append(feeds, &feed{tracker: newTracker(p, 7), next: 7, from: 7})
 		r.Topics[0].Partitions = append(r.Topics[0].Partitions, fetch.ResponsePartition{Partition: int32(p)})
 	}
 	parts := partsOf(r, feeds)
-	if len(parts) != 3 || parts[0].err != nil || !errors.Is(parts[1].err, errChecksum) || parts[2].err != nil {
+	if len(parts) != 3 || parts[0].err != nil || !errors.Is(parts[1].err, recordset.ErrChecksum) || parts[2].err != nil {
 		t.Fatalf("parts = %+v, want those of three partitions, and an error of the second", parts)
 	}
 	for i, want := range []string{"a@7 b@8", "a@7 b@8", "a@7"} {

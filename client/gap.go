@@ -17,13 +17,13 @@ import (
 // The library continues silently behind deleted records, so a gap between offsets is the sign:
 // topics are neither compacted nor written in transactions, and have no other gaps.
 
-// checkGap tells of records that are missing before m, where next was to be read. It returns
-// the offset after m.
-func (c *consumer) checkGap(m message, next int64) int64 {
-	if next >= 0 && m.offset > next {
-		c.outOfRange(OutOfRange{Partition: m.partition, Next: next, First: m.offset, End: m.offset + 1})
+// checkGap tells of records that are missing before an offset, where next was to be read. It returns
+// the one after it.
+func (c *consumer) checkGap(partition int, offset, next int64) int64 {
+	if next >= 0 && offset > next {
+		c.outOfRange(OutOfRange{Partition: partition, Next: next, First: offset, End: offset + 1})
 	}
-	return m.offset + 1
+	return offset + 1
 }
 
 // afterGap handles a partition without the offset to read. It sets the offset from which to

@@ -13,6 +13,7 @@ import (
 	"github.com/perceptor/perceptor/internal/kafkalogin"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
+	"github.com/perceptor/perceptor/record/recordset"
 )
 
 // How long a listener accepts a key that has leaked, after the answer to a rotation without
@@ -146,8 +147,8 @@ func (r *keyring) run(ctx context.Context) {
 }
 
 // verify returns nil if a valid key of the tenant has signed the record of a run.
-func (r *keyring) verify(ctx context.Context, m *message) error {
-	id, err := record.KeyID(m.headers)
+func (r *keyring) verify(ctx context.Context, m *recordset.Record) error {
+	id, err := record.KeyID(m.Headers)
 	if err != nil {
 		return err
 	}
@@ -155,7 +156,7 @@ func (r *keyring) verify(ctx context.Context, m *message) error {
 	if !ok {
 		return fmt.Errorf("%w: number %d", errKeyOver, id)
 	}
-	return key.verify(m.value, m.headers)
+	return key.verify(m.Value, m.Headers)
 }
 
 // find returns a valid key. It asks the service for an unknown one, unless it has just asked.

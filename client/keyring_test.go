@@ -24,6 +24,7 @@ import (
 	"github.com/perceptor/perceptor/internal/ctxtime"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
+	"github.com/perceptor/perceptor/record/recordset"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -153,9 +154,9 @@ func (l *leak) accepted(t *testing.T, before, after time.Duration) (last time.Du
 	t.Helper()
 	l.rotated = time.Now().Add(before)
 	signed := signedMessage(newRunOf(1, task.OneShot, "count", nil), testKey)
-	forged := message{value: signed.Value}
+	forged := recordset.Record{Value: signed.Value}
 	for _, h := range signed.Headers {
-		forged.headers = append(forged.headers, record.Header(h))
+		forged.Headers = append(forged.Headers, record.Header(h))
 	}
 	r := newKeyring(l.ask)
 	if err := r.refresh(t.Context()); err != nil {

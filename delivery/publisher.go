@@ -17,6 +17,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/rawproduce"
 
 	"github.com/perceptor/perceptor/record"
+	"github.com/perceptor/perceptor/record/recordset"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -211,7 +212,7 @@ func (p *Publisher) encode(g *topicGroup, partition int32, index []int, pubs []t
 	var done []*batch
 	b, now, signer, encode := p.begin(g, partition, index), time.Now().UnixMilli(), g.Key.Signer(), g.encoder()
 	seal := func() {
-		set, err := sealBatch(b.set, len(b.index), now, p.codec)
+		set, err := recordset.Seal(b.set, len(b.index), now, p.codec)
 		if err != nil {
 			report(b.index, err)
 			return
@@ -222,16 +223,16 @@ func (p *Publisher) encode(g *topicGroup, partition int32, index []int, pubs []t
 	for n, i := range index {
 		key, value, headers := encode(&pubs[i], g.Name)
 		headers = signer.Sign(value, headers)
-		size := recordSize(len(b.index), key, value, headers)
-		if size+batchHeader > p.cfg.RequestBytes-1024 {
-			report([]int{i}, &TooLargeError{Topic: g.Topic, Bytes: size + batchHeader})
+		size := recordset.RecordSize(len(b.index), key, value, headers)
+		if size+recordset.HeaderBytes > p.cfg.RequestBytes-1024 {
+			report([]int{i}, &TooLargeError{Topic: g.Topic, Bytes: size + recordset.HeaderBytes})
 			continue
 		}
 		if len(b.index) > 0 && len(b.set)+size+5 > p.cfg.BatchBytes {
 			seal()
 			b = p.begin(g, partition, index[n:])
 		}
-		b.set = appendRecord(b.set, len(b.index), key, value, headers)
+		b.set = recordset.Append(b.set, len(b.index), key, value, headers)
 		b.index = append(b.index, i)
 	}
 	if len(b.index) > 0 {
@@ -241,7 +242,7 @@ func (p *Publisher) encode(g *topicGroup, partition int32, index []int, pubs []t
 }
 
 func (p *Publisher) begin(g *topicGroup, partition int32, index []int) *batch {
-	return &batch{group: g, partition: partition, set: newBatch(min(512*len(index), p.cfg.BatchBytes)), index: make([]int, 0, len(index))}
+	return &batch{group: g, partition: partition, set: recordset.New(min(512*len(index), p.cfg.BatchBytes)), index: make([]int, 0, len(index))}
 }
 
 // toLeader sends batches to the leader of their partitions in as few requests

@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -98,53 +97,6 @@ func sameHeaders(r *kgo.Record, want []record.Header) bool {
 	return slices.EqualFunc(r.Headers, want, func(a kgo.RecordHeader, b record.Header) bool {
 		return a.Key == b.Key && bytes.Equal(a.Value, b.Value)
 	})
-}
-
-func TestBatchIsReadByTheLibrary(t *testing.T) {
-	for _, codec := range codecs {
-		for _, n := range []int{1, 2, 63, 64, 65, 300} {
-			c, err := codecOf(codec)
-			if err != nil {
-				t.Fatal(err)
-			}
-			set, size := newBatch(0), 0
-			for i := range n {
-				value := bytes.Repeat([]byte{byte(i)}, i)
-				headers := []record.Header{{Key: "h", Value: []byte("x")}, {Key: "empty"}}
-				before := len(set)
-				set = appendRecord(set, i, []byte("key"), value, headers)
-				size = recordSize(i, []byte("key"), value, headers)
-				if got := len(set) - before; got != size+varintSize(int64(size)) {
-					t.Fatalf("record %d takes %d bytes, want recordSize %d and its prefix", i, got, size)
-				}
-			}
-			set, err = sealBatch(set, n, 1_700_000_000_123, c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			checkBatch(t, set, n)
-		}
-	}
-}
-
-func checkBatch(t *testing.T, set []byte, n int) {
-	t.Helper()
-	var rs protocol.RecordSet
-	if _, err := rs.ReadFrom(bytes.NewReader(set)); err != nil {
-		t.Fatal(err)
-	}
-	for i := range n {
-		r, err := rs.Records.ReadRecord()
-		if err != nil {
-			t.Fatalf("record %d of %d: %v", i, n, err)
-		}
-		key, _ := protocol.ReadAll(r.Key)
-		value, _ := protocol.ReadAll(r.Value)
-		if string(key) != "key" || !bytes.Equal(value, bytes.Repeat([]byte{byte(i)}, i)) || len(r.Headers) != 2 ||
-			r.Offset != int64(i) || r.Time.UnixMilli() != 1_700_000_000_123 {
-			t.Fatalf("record %d has key %q, %d value bytes, headers %v, offset %d, time %s", i, key, len(value), r.Headers, r.Offset, r.Time)
-		}
-	}
 }
 
 func TestManyTopicsAndPartitionsGoInOneRequestPerLeader(t *testing.T) {

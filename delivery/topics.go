@@ -12,6 +12,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/perceptor/perceptor/record"
+	"github.com/perceptor/perceptor/record/recordset"
 )
 
 // TopicConfig configures topics. Zero fields take the given defaults.
@@ -157,7 +158,7 @@ const defaultMessageBytes = 1048588
 
 // messageBytes returns the minimum of max.message.bytes.
 func (t *Topics) messageBytes() int {
-	return t.cfg.ParamsBytes + record.MaxOverheadBytes + batchHeader + 1024
+	return t.cfg.ParamsBytes + record.MaxOverheadBytes + recordset.HeaderBytes + 1024
 }
 
 // A Finding is a fault in the settings that an operator should know about.

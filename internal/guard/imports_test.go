@@ -20,6 +20,7 @@ var imports = []rule{
 	// The domain, and formats of it.
 	{"task", []string{"internal/jsonsyntax"}},
 	{"record", []string{"task"}},
+	{"record/recordset", []string{"record"}},
 	{"figures", []string{"internal/ctxtime", "task"}},
 	{"forecast", []string{"task"}},
 	{"sizing", nil},
@@ -90,7 +91,7 @@ var imports = []rule{
 	{"dispatch/...", []string{"dispatch/...", "internal/ctxtime", "internal/slots", "task"}},
 	{"chores", []string{"internal/ctxtime", "task"}},
 	{"audit", []string{"internal/share", "task"}},
-	{"delivery", []string{"record", "task"}},
+	{"delivery", []string{"record/...", "task"}},
 	{"console", []string{"internal/duration", "internal/payload", "internal/share", "proto/perceptor/v1"}},
 	{"export/line", []string{"proto/perceptor/v1", "task"}},
 	{"export", []string{"internal/subprocess"}},
@@ -98,7 +99,7 @@ var imports = []rule{
 	{"server/...", []string{"export/line", "internal/ctxtime", "internal/jsonfault", "internal/jsonsyntax", "internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule/...", "server/...", "task"}},
 
 	// The SDK, which programs of others build in.
-	{"client", []string{"internal/ctxtime", "internal/kafkalogin", "internal/slots", "proto/perceptor/v1", "record", "task"}},
+	{"client", []string{"internal/ctxtime", "internal/kafkalogin", "internal/slots", "proto/perceptor/v1", "record/...", "task"}},
 	{"client/clienttest", []string{"client", "proto/perceptor/v1", "schedule", "server", "task"}},
 	{"client/outbox", []string{"client", "internal/ctxtime", "proto/perceptor/v1", "store/statement", "task"}},
 	{"examples/...", []string{"assign", "assign/loop", "client", "client/outbox", "examples/..."}},
@@ -170,7 +171,7 @@ var modules = []struct {
 	{"github.com/jackc/pgx/", []string{"assign/postgres", "client/outbox", "cmd/perceptorctl", "examples/orders", "migrations", "store/...", "transfer/...", "internal/testenv", "loadtest/..."}},
 	{"github.com/pressly/goose/", []string{"migrations"}},
 	{"github.com/go-zookeeper/zk", []string{"assign", "cmd/perceptorctl", "loadtest/assign"}},
-	{"github.com/segmentio/kafka-go", []string{"client", "delivery", "internal/app", "internal/kafkalogin", "internal/testenv"}},
+	{"github.com/segmentio/kafka-go", []string{"client", "delivery", "internal/app", "internal/kafkalogin", "internal/testenv", "record/recordset"}},
 	{"github.com/twmb/franz-go/", []string{"internal/dev", "internal/virtualtest"}},
 	{"github.com/prometheus/", []string{"internal/app", "internal/dev", "internal/telemetry", "internal/virtualtest"}},
 	{"github.com/spf13/cobra", []string{"cmd/...", "internal/cli", "loadtest/..."}},

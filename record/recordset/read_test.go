@@ -1,4 +1,4 @@
-package client
+package recordset
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,21 +45,6 @@ func sum(batch []byte) []byte {
 	return batch
 }
 
-// readAll returns the values of the records of a part with their offsets.
-func readAll(tb testing.TB, p *part) (got []string) {
-	tb.Helper()
-	for i := range p.batches {
-		for m, err := range p.batches[i].all(p.tracker.partition, p.at) {
-			if err != nil {
-				tb.Error(err)
-				continue
-			}
-			got = append(got, fmt.Sprintf("%s@%d", m.value, m.offset))
-		}
-	}
-	return got
-}
-
 // TestRecordsAreReadAsTheLibraryReadsThem compares random record sets.
 func TestRecordsAreReadAsTheLibraryReadsThem(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // not a secret
@@ -83,23 +69,23 @@ func TestRecordsAreReadAsTheLibraryReadsThem(t *testing.T) {
 			set = append(set, encodeSet(t, offset, codec, records...)...)
 			offset += int64(len(records))
 		}
-		left := int64(answerBytes)
-		batches, next, err := batchesOf(set, 0, &left)
+		left := int64(2 * MaxUnpacked)
+		batches, next, err := Read(set, 0, &left)
 		if err != nil || next != offset {
 			t.Fatalf("codec %d: the next offset is %d, %v; want %d", codec, next, err, offset)
 		}
 		const from = 1007
-		var got []message
+		var got []Record
 		for _, b := range batches {
-			for m, err := range b.all(3, from) {
+			for m, err := range b.Records(from) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				m.headers = append([]record.Header(nil), m.headers...)
+				m.Headers = append([]record.Header(nil), m.Headers...)
 				got = append(got, m)
 			}
 		}
-		if diff := cmp.Diff(byLibrary(t, set, 3, from), got, cmp.AllowUnexported(message{}), emptyIsNil); diff != "" {
+		if diff := cmp.Diff(byLibrary(t, set, from), got, emptyIsNil); diff != "" {
 			t.Errorf("codec %d (-library +own)\n%s", codec, diff)
 		}
 	}
@@ -109,7 +95,7 @@ func TestRecordsAreReadAsTheLibraryReadsThem(t *testing.T) {
 var emptyIsNil = cmp.Transformer("text", func(b []byte) string { return string(b) })
 
 // byLibrary reads a record set by Kafka's library.
-func byLibrary(tb testing.TB, set []byte, partition int, from int64) (all []message) {
+func byLibrary(tb testing.TB, set []byte, from int64) (all []Record) {
 	tb.Helper()
 	var read protocol.RecordSet
 	if _, err := read.ReadFrom(bytes.NewBuffer(append(binary.BigEndian.AppendUint32(nil, uint32(len(set))), set...))); err != nil {
@@ -124,9 +110,9 @@ func byLibrary(tb testing.TB, set []byte, partition int, from int64) (all []mess
 		if err != nil {
 			tb.Fatal(err)
 		}
-		m := message{partition: partition, offset: r.Offset, value: value}
+		m := Record{Offset: r.Offset, Value: value}
 		for _, h := range r.Headers {
-			m.headers = append(m.headers, record.Header(h))
+			m.Headers = append(m.Headers, record.Header(h))
 		}
 		if r.Offset >= from {
 			all = append(all, m)
@@ -157,18 +143,18 @@ func TestBatchesThatAreNotAsTheServiceMakesThem(t *testing.T) {
 		"long record":      {change(whole(), func(b []byte) { b[recordsAt] = 120; sum(b) }), "malformed, 7"},
 		"offset beyond":    {change(whole(), func(b []byte) { b[recordsAt+3] = 20; sum(b) }), "malformed, 7"},
 		"offset before":    {change(whole(), func(b []byte) { b[recordsAt+3] = 1; sum(b) }), "malformed, 7"},
-		"many headers":     {encodeSet(t, 5, 0, protocol.Record{Headers: make([]protocol.Header, mostHeaders+1)}), "malformed, 6"},
+		"many headers":     {encodeSet(t, 5, 0, protocol.Record{Headers: make([]protocol.Header, maxHeaders+1)}), "malformed, 6"},
 	} {
-		left := int64(answerBytes)
-		batches, next, err := batchesOf(test.set, 3, &left)
+		left := int64(2 * MaxUnpacked)
+		batches, next, err := Read(test.set, 3, &left)
 		var got []string
 		for _, b := range batches {
-			for m, broken := range b.all(0, 3) {
+			for m, broken := range b.Records(3) {
 				if broken != nil {
 					err = broken
 					continue
 				}
-				got = append(got, fmt.Sprintf("%s@%d", m.value, m.offset))
+				got = append(got, fmt.Sprintf("%s@%d", m.Value, m.Offset))
 			}
 		}
 		for _, part := range []string{"not in message format 2", "checksum", "codec 7 is not known", "cannot be unpacked", "malformed"} {
@@ -177,14 +163,25 @@ func TestBatchesThatAreNotAsTheServiceMakesThem(t *testing.T) {
 				break
 			}
 		}
-		var unreadable *unreadableBatchError
+		var unreadable *UnreadableError
 		if errors.As(err, &unreadable) {
 			got[len(got)-1] += ","
-			next = unreadable.next
+			next = unreadable.Next
 		}
 		if got := strings.Join(append(got, fmt.Sprint(next)), " "); got != test.want {
 			t.Errorf("%s: %s (%v), want %s", name, got, err, test.want)
 		}
+	}
+}
+
+// TestARecordSetIsCutBeforeTheBatchForWhichTooFewBytesAreLeft and what is before is read.
+func TestARecordSetIsCutBeforeTheBatchForWhichTooFewBytesAreLeft(t *testing.T) {
+	large := strings.Repeat("\x00", MaxUnpacked-1000)
+	set := slices.Concat(recordSet(t, 0, protocol.Zstd, large), recordSet(t, 1, protocol.Zstd, large), recordSet(t, 2, protocol.Zstd, large))
+	left := int64(2 * MaxUnpacked)
+	all, next, err := Read(set, 0, &left)
+	if len(all) != 2 || next != 2 || err != nil || left < 0 {
+		t.Errorf("%d batches, the next at %d, %v, %d bytes left; want 2, 2", len(all), next, err, left)
 	}
 }
 
@@ -196,19 +193,19 @@ func FuzzRecords(f *testing.F) {
 		if len(set) > recordsAt {
 			set = sum(set)
 		}
-		left := int64(answerBytes)
-		batches, next, _ := batchesOf(set, 3, &left)
+		left := int64(2 * MaxUnpacked)
+		batches, next, _ := Read(set, 3, &left)
 		if next < 3 || left < 0 {
 			t.Errorf("the next offset is %d, %d bytes are left", next, left)
 		}
 		for _, b := range batches {
-			for m, err := range b.all(0, 3) {
-				if err == nil && (m.offset < 3 || m.offset >= b.next || len(m.headers) > mostHeaders) {
-					t.Errorf("offset %d of a batch up to %d, %d headers", m.offset, b.next, len(m.headers))
+			for m, err := range b.Records(3) {
+				if err == nil && (m.Offset < 3 || m.Offset >= b.next || len(m.Headers) > maxHeaders) {
+					t.Errorf("offset %d of a batch up to %d, %d headers", m.Offset, b.next, len(m.Headers))
 				}
 			}
 		}
-		_, _, _ = withoutRecords(set, 11)
+		_, _, _ = Cut(set, 11)
 	})
 }
 
@@ -226,13 +223,13 @@ func BenchmarkRecords(b *testing.B) {
 	b.Run("own", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			left := int64(answerBytes)
-			batches, _, err := batchesOf(set, 0, &left)
+			left := int64(2 * MaxUnpacked)
+			batches, _, err := Read(set, 0, &left)
 			if err != nil {
 				b.Fatal(err)
 			}
 			for i := range batches {
-				for _, err := range batches[i].all(0, 0) {
+				for _, err := range batches[i].Records(0) {
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -244,7 +241,7 @@ func BenchmarkRecords(b *testing.B) {
 	b.Run("library", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			byLibrary(b, set, 0, 0)
+			byLibrary(b, set, 0)
 		}
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(records)), "ns/record")
 	})

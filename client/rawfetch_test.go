@@ -2,14 +2,13 @@ package client
 
 import (
 	"bytes"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol"
 
+	"github.com/perceptor/perceptor/record/recordset"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -21,7 +20,7 @@ func TestABatchThatIsTooLargeToBeUnpackedIsSkipped(t *testing.T) {
 			b := setup(t, 1)
 			var c counter
 			var skipped atomic.Int64
-			bomb := kafka.Message{Value: bytes.Repeat([]byte{0}, unpackedBytes)}
+			bomb := kafka.Message{Value: bytes.Repeat([]byte{0}, recordset.MaxUnpacked)}
 			b.publish(newRunOf(1, task.OneShot, "count", nil))
 			b.writePacked(compression, bomb)
 			b.publish(newRunOf(2, task.OneShot, "count", nil))
@@ -49,7 +48,7 @@ func TestBatchesThatAreTooLargeTogetherAreUnpackedInTurns(t *testing.T) {
 	var forged, poison atomic.Int64
 	const batches = 5
 	for n := range batches {
-		b.writePacked(kafka.Zstd, kafka.Message{Value: bytes.Repeat([]byte{0}, unpackedBytes-1000), Partition: n % 2})
+		b.writePacked(kafka.Zstd, kafka.Message{Value: bytes.Repeat([]byte{0}, recordset.MaxUnpacked-1000), Partition: n % 2})
 	}
 	for n := range int64(4) {
 		b.publish(newRunOf(n+1, task.OneShot, "count", nil))
@@ -65,24 +64,12 @@ func TestBatchesThatAreTooLargeTogetherAreUnpackedInTurns(t *testing.T) {
 	}
 }
 
-// TestARecordSetIsCutBeforeTheBatchForWhichTooFewBytesAreLeft and what is before is read.
-func TestARecordSetIsCutBeforeTheBatchForWhichTooFewBytesAreLeft(t *testing.T) {
-	t.Parallel()
-	large := strings.Repeat("\x00", unpackedBytes-1000)
-	set := slices.Concat(recordSet(t, 0, protocol.Zstd, large), recordSet(t, 1, protocol.Zstd, large), recordSet(t, 2, protocol.Zstd, large))
-	left := int64(answerBytes)
-	all, next, err := batchesOf(set, 0, &left)
-	if len(all) != 2 || next != 2 || err != nil || left < 0 {
-		t.Errorf("%d batches, the next at %d, %v, %d bytes left; want 2, 2", len(all), next, err, left)
-	}
-}
-
 // writePacked writes messages to Kafka in one compressed batch.
 func (b *bench) writePacked(compression kafka.Compression, messages ...kafka.Message) {
 	b.t.Helper()
 	w := b.writer
 	packed := &kafka.Writer{
-		Addr: w.Addr, Topic: w.Topic, RequiredAcks: w.RequiredAcks, BatchSize: len(messages), BatchBytes: 2 * unpackedBytes,
+		Addr: w.Addr, Topic: w.Topic, RequiredAcks: w.RequiredAcks, BatchSize: len(messages), BatchBytes: 2 * recordset.MaxUnpacked,
 		Balancer: w.Balancer, Transport: w.Transport, Compression: compression,
 	}
 	defer packed.Close()
