@@ -27,6 +27,6 @@
 // has so many tasks to promote that steps leave work, each other chore has its turn after some of them. While
 // the dispatcher is busy, steps are small, and counting the load calendar has a smaller budget of its own.
 //
-// A chore that finds no work runs at growing intervals, up to one minute. For promotion the
+// A chore that finds no work runs at growing intervals, up to one minute, or four for demotion. For promotion the
 // interval is at most a tenth of the horizon, which is within its lead time.
 package chores

@@ -107,7 +107,7 @@ func newLoop(c *Chores, d int, own task.Ownership) *loop {
 		{name: task.CompactPromote.String(), every: cfg.promoteEvery(), rest: cfg.promoteRest(), step: l.compactionStep(task.CompactPromote)},
 		l.compaction,
 		{name: task.CompactSplit.String(), every: cfg.promoteEvery() * 2, rest: cfg.promoteRest(), step: l.compactionStep(task.CompactSplit), maxWait: longWait, turns: true},
-		{name: "demote", every: cfg.DemoteEvery, step: l.demoteStep, maxWait: longWait, turns: true},
+		{name: "demote", every: cfg.DemoteEvery, rest: 4 * cfg.DemoteEvery, step: l.demoteStep, maxWait: longWait, turns: true},
 		{name: "purge", every: cfg.PurgeEvery, rest: longestRest, step: counted(c.store.Purge, d), maxWait: time.Minute},
 		{name: "fold", every: cfg.PurgeEvery, rest: longestRest, step: counted(c.store.FoldCounters, d), maxWait: time.Minute},
 		{name: "history", every: cfg.HistoryEvery, step: l.historyStep, maxWait: time.Hour},

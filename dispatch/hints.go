@@ -319,8 +319,11 @@ func (h *Hints) greeters(now time.Time) (addrs []netip.AddrPort) {
 // more than tellLate, until ctx ends. Then it returns nil.
 func (h *Hints) Report(ctx context.Context, of func() task.Lateness) error {
 	var s stamps
-	for ctxtime.Sleep(ctx, latenessWindow) {
+	for wait := latenessWindow; ctxtime.Sleep(ctx, wait); {
 		l := of()
+		if wait = latenessWindow; l.Foreground.PerSecond+l.Backlogs.PerSecond == 0 {
+			wait = latenessHolds // nothing is published, and a process that sleeps costs less
+		}
 		tell := func(kind hintKind, p task.Pace, tenants []int32) {
 			if p.Late < tellLate {
 				return

@@ -178,6 +178,24 @@ func TestLatenessIsReportedToThoseWhoGreet(t *testing.T) {
 	}
 }
 
+// TestLatenessIsLookedAtRarelyWhileNothingIsPublished, and as soon as something is, in each window.
+func TestLatenessIsLookedAtRarelyWhileNothingIsPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for perSecond, want := range map[float64]int{0: 10, 5: 40} {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+100*time.Millisecond)
+			looks := 0
+			if err := new(Hints).Report(ctx, func() (l task.Lateness) {
+				looks++
+				l.Backlogs.PerSecond = perSecond
+				return l
+			}); err != nil || looks != want {
+				t.Errorf("%v a second: %d looks in ten seconds, %v; want %d", perSecond, looks, err, want)
+			}
+			cancel()
+		}
+	})
+}
+
 func TestReportsOfSeveralDispatchersAreJoinedAndExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHinter(nil)
