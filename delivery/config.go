@@ -10,6 +10,8 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/compress"
 	"github.com/segmentio/kafka-go/sasl"
+
+	"github.com/perceptor/perceptor/internal/kafkadial"
 )
 
 // Config configures the connection to Kafka and the encoding of records. Zero fields, except
@@ -94,6 +96,9 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
+// addr returns the address of any broker, for [Config.transport].
+func (c Config) addr() net.Addr { return kafkadial.Addr(c.Brokers) }
+
 // codecOf returns the codec of the named compression, or nil for none.
 func codecOf(name string) (compress.Codec, error) {
 	if name == "none" {
@@ -115,7 +120,7 @@ func (c Config) transport(topics []string) *kafka.Transport {
 		topics = []string{} // nil stands for all topics
 	}
 	return &kafka.Transport{
-		Dial: c.Dial, DialTimeout: c.DialTimeout, MetadataTTL: c.MetadataTTL, MetadataTopics: topics,
+		Dial: kafkadial.Bounded(kafkadial.NewBrokers(c.Brokers, c.Dial).Dial), DialTimeout: c.DialTimeout, MetadataTTL: c.MetadataTTL, MetadataTopics: topics,
 		ClientID: c.ClientID, SASL: c.SASL,
 	}
 }

@@ -82,7 +82,7 @@ func (r *deadRecord) omitParams() {
 func (d *DeadLetters) writer(topics []string, batch int) (*kafka.Writer, func()) {
 	transport := d.conn.transport(topics)
 	w := &kafka.Writer{
-		Addr: kafka.TCP(d.conn.Brokers...), Transport: transport, RequiredAcks: kafka.RequireAll, MaxAttempts: 3,
+		Addr: d.conn.addr(), Transport: transport, RequiredAcks: kafka.RequireAll, MaxAttempts: 3,
 		BatchSize: batch, BatchTimeout: 10 * time.Millisecond, WriteTimeout: d.conn.Timeout, BatchBytes: int64(max(d.conn.BatchBytes, record.MaxValueBytes+record.MaxOverheadBytes)),
 		Balancer: kafka.BalancerFunc(func(m kafka.Message, partitions ...int) int {
 			id, _ := strconv.ParseInt(string(m.Key), 10, 64) // Publish has encoded the key

@@ -46,7 +46,7 @@ func (g *Groups) Read(ctx context.Context, topics []string, withLag func(topic s
 	all := make(map[string]Group, len(topics))
 	for part := range slices.Chunk(topics, groupsAtOnce) {
 		transport := g.conn.transport(part)
-		client := &kafka.Client{Addr: kafka.TCP(g.conn.Brokers...), Timeout: g.conn.Timeout, Transport: transport}
+		client := &kafka.Client{Addr: g.conn.addr(), Timeout: g.conn.Timeout, Transport: transport}
 		var reading errgroup.Group
 		reading.SetLimit(groupsTogether)
 		for _, topic := range part {

@@ -71,7 +71,7 @@ func NewPublisher(cfg Config, tenants Tenants) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{cfg: cfg, tenants: tenants, codec: codec, addr: kafka.TCP(cfg.Brokers...), transport: cfg.transport(nil)}
+	p := &Publisher{cfg: cfg, tenants: tenants, codec: codec, addr: cfg.addr(), transport: cfg.transport(nil)}
 	p.layouts = &layouts{transport: p.transport, addr: p.addr, timeout: cfg.DialTimeout, topics: map[string]topicLayout{}}
 	return p, nil
 }

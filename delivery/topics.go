@@ -88,7 +88,7 @@ func NewTopics(conn Config, cfg TopicConfig) (*Topics, error) {
 // client returns a client that knows the given topics, and a function that closes it.
 func (t *Topics) client(topics ...string) (*kafka.Client, func()) {
 	transport := t.conn.transport(topics)
-	return &kafka.Client{Addr: kafka.TCP(t.conn.Brokers...), Timeout: t.conn.Timeout, Transport: transport}, transport.CloseIdleConnections
+	return &kafka.Client{Addr: t.conn.addr(), Timeout: t.conn.Timeout, Transport: transport}, transport.CloseIdleConnections
 }
 
 // Name returns the topic of a tenant. The number makes it unique for all time, so that a new

@@ -56,7 +56,7 @@ func NewUsers(conn Config, cfg UserConfig) (*Users, error) {
 
 func (u *Users) client() (*kafka.Client, func()) {
 	transport := u.conn.transport(nil)
-	return &kafka.Client{Addr: kafka.TCP(u.conn.Brokers...), Timeout: u.conn.Timeout, Transport: transport}, transport.CloseIdleConnections
+	return &kafka.Client{Addr: u.conn.addr(), Timeout: u.conn.Timeout, Transport: transport}, transport.CloseIdleConnections
 }
 
 // scramIterations is the number of iterations of PBKDF2, the least that Kafka accepts:

@@ -91,7 +91,7 @@ var imports = []rule{
 	{"dispatch/...", []string{"dispatch/...", "internal/ctxtime", "internal/slots", "task"}},
 	{"chores", []string{"internal/ctxtime", "task"}},
 	{"audit", []string{"internal/share", "task"}},
-	{"delivery", []string{"record/...", "task"}},
+	{"delivery", []string{"internal/kafkadial", "record/...", "task"}},
 	{"console", []string{"internal/duration", "internal/payload", "internal/share", "proto/perceptor/v1"}},
 	{"export/line", []string{"proto/perceptor/v1", "task"}},
 	{"export", []string{"internal/subprocess"}},
@@ -99,7 +99,7 @@ var imports = []rule{
 	{"server/...", []string{"export/line", "internal/ctxtime", "internal/jsonfault", "internal/jsonsyntax", "internal/payload", "internal/requestid", "internal/share", "proto/...", "schedule/...", "server/...", "task"}},
 
 	// The SDK, which programs of others build in.
-	{"client", []string{"internal/ctxtime", "internal/kafkalogin", "internal/slots", "proto/perceptor/v1", "record/...", "task"}},
+	{"client", []string{"internal/ctxtime", "internal/kafkadial", "internal/kafkalogin", "internal/slots", "proto/perceptor/v1", "record/...", "task"}},
 	{"client/clienttest", []string{"client", "proto/perceptor/v1", "schedule", "server", "task"}},
 	{"client/outbox", []string{"client", "internal/ctxtime", "proto/perceptor/v1", "store/statement", "task"}},
 	{"examples/...", []string{"assign", "assign/loop", "client", "client/outbox", "examples/..."}},
@@ -111,6 +111,7 @@ var imports = []rule{
 	// What is around the parts and knows none of them.
 	{"internal/config", []string{"internal/duration", "internal/spelling"}},
 	{"internal/certs", nil},
+	{"internal/kafkadial", nil},
 	{"internal/kafkalogin", nil},
 	{"internal/slots", nil},
 	{"internal/oidc/...", []string{"internal/ctxtime"}},

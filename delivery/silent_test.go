@@ -1,0 +1,78 @@
+package delivery
+
+import (
+	"net"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go/sasl/plain"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// silent returns the address of a broker that hangs: its connections are accepted, and nothing is answered.
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String()
+}
+
+func TestSilentBrokersOfTheListDelayNothingForLong(t *testing.T) {
+	tenants := tenantsOf("", 1)
+	c := broker(t, tenants)
+	brokers := append([]string{silent(t), silent(t), silent(t)}, c.ListenAddrs()...)
+	for range 5 {
+		p := publisher(t, brokers, tenants, nil)
+		began := time.Now()
+		publishAll(t, p, deliveries(1, 1, 10))
+		if took := time.Since(began); took > 2500*time.Millisecond {
+			t.Fatalf("the first call took %v", took)
+		}
+		p.Close()
+	}
+}
+
+func TestATopicOfManyReplicasIsSafeAlthoughABrokerOfTheListIsSilent(t *testing.T) {
+	c := broker(t, names{}, kfake.NumBrokers(3), kfake.BrokerConfigs(map[string]string{"default.replication.factor": "3", "min.insync.replicas": "1"}))
+	topics := newTestTopics(t, []string{silent(t), silent(t), silent(t), c.ListenAddrs()[0]}, TopicConfig{})
+	for i := range 5 {
+		topic := "topic-" + strconv.Itoa(i)
+		if err := topics.Ensure(t.Context(), topic); err != nil {
+			t.Fatal(err)
+		}
+		found, err := topics.Check(t.Context(), []string{topic})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			if f.Unsafe {
+				t.Fatal(f)
+			}
+		}
+	}
+}
+
+func TestABrokerThatFallsSilentDuringTheLoginHoldsUpNobodyForGood(t *testing.T) {
+	tenants := tenantsOf("", 1)
+	c := broker(t, tenants, kfake.EnableSASL(), kfake.Superuser("PLAIN", "user", "password"))
+	release := make(chan struct{})
+	defer close(release)
+	var logins atomic.Int32
+	c.ControlKey(int16(kmsg.SASLHandshake), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if logins.Add(1) == 1 {
+			c.SleepControl(func() { <-release })
+		}
+		return nil, nil, false
+	})
+	p := publisher(t, c.ListenAddrs(), tenants, func(c *Config) {
+		c.SASL, c.DialTimeout = plain.Mechanism{Username: "user", Password: "password"}, 500*time.Millisecond
+	})
+	eventually(t, p, deliveries(1, 1, 10), 10*time.Second)
+}
