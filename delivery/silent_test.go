@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"errors"
 	"net"
 	"strconv"
 	"sync/atomic"
@@ -55,6 +56,21 @@ func TestATopicOfManyReplicasIsSafeAlthoughABrokerOfTheListIsSilent(t *testing.T
 				t.Fatal(f)
 			}
 		}
+	}
+}
+
+// The answer about the settings of brokers says whether a topic has many replicas.
+func TestATopicIsNotCreatedWhileItsReplicasAreUnknown(t *testing.T) {
+	c := broker(t, names{}, kfake.NumBrokers(3), kfake.BrokerConfigs(map[string]string{"default.replication.factor": "3", "min.insync.replicas": "1"}))
+	topics := newTestTopics(t, c.ListenAddrs(), TopicConfig{})
+	c.ControlKey(int16(kmsg.DescribeConfigs), func(kmsg.Request) (kmsg.Response, error, bool) {
+		return nil, errors.New("cut"), true
+	})
+	if err := topics.Ensure(t.Context(), "topic"); err == nil {
+		t.Error("a topic was created")
+	}
+	if found, err := topics.Check(t.Context(), []string{"topic"}); err != nil || len(found) != 1 || found[0].Unsafe {
+		t.Errorf("the topic: %v, %v; want that it is missing", found, err)
 	}
 }
 

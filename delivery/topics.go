@@ -116,7 +116,11 @@ func (t *Topics) Ensure(ctx context.Context, topic string) error {
 	}
 	client, closeClient := t.client(topic)
 	defer closeClient()
-	if t.replicas(ctx, client) >= 2 {
+	replicas, err := t.replicas(ctx, client)
+	if err != nil {
+		return fmt.Errorf("create topic %s: %w", topic, err)
+	}
+	if replicas >= 2 {
 		entries = append(entries, kafka.ConfigEntry{ConfigName: "min.insync.replicas", ConfigValue: "2"})
 	}
 	res, err := client.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{
@@ -131,22 +135,32 @@ func (t *Topics) Ensure(ctx context.Context, topic string) error {
 	return nil
 }
 
-// replicas returns the number of replicas of a new topic, or 0 if it is the broker's default and
-// cannot be read.
-func (t *Topics) replicas(ctx context.Context, client *kafka.Client) int64 {
+// replicas returns the number of replicas of a new topic, or 0 if it is the broker's default and the
+// broker does not tell it. Without an answer it returns an error: a topic of many replicas that is
+// created like one of a single replica loses records with a broker.
+func (t *Topics) replicas(ctx context.Context, client *kafka.Client) (int64, error) {
 	if t.cfg.Replication > 0 {
-		return int64(t.cfg.Replication)
+		return int64(t.cfg.Replication), nil
 	}
 	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{}})
-	if err != nil || len(meta.Brokers) == 0 {
-		return 0
+	if err != nil {
+		return 0, fmt.Errorf("find brokers: %w", err)
+	}
+	if len(meta.Brokers) == 0 {
+		return 0, nil
 	}
 	settings, err := describe(ctx, client, []kafka.DescribeConfigRequestResource{brokerResource(meta)})
-	if err != nil || len(settings) == 0 {
-		return 0
+	var refused kafka.Error
+	switch {
+	case errors.As(err, &refused):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case len(settings) == 0:
+		return 0, nil
 	}
 	n, _ := number(settingsOf(settings[0]), "default.replication.factor")
-	return n
+	return n, nil
 }
 
 func brokerResource(meta *kafka.MetadataResponse) kafka.DescribeConfigRequestResource {
