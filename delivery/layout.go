@@ -28,7 +28,7 @@ import (
 type layouts struct {
 	transport *kafka.Transport
 	addr      net.Addr
-	timeout   time.Duration
+	timeout   time.Duration // of a question to several brokers
 
 	mu     sync.Mutex
 	topics map[string]topicLayout
@@ -66,11 +66,7 @@ func (l *layouts) of(ctx context.Context, topics []string) (map[string]topicLayo
 	if len(old) == 0 {
 		return known, nil
 	}
-	tries := maxBroken
-	if len(known) == len(topics) {
-		tries = 1
-	}
-	read, err := l.read(ctx, old, tries)
+	read, err := l.read(ctx, old, maxBroken)
 	switch {
 	case err != nil && len(known) == len(topics):
 		return known, nil
@@ -115,23 +111,45 @@ func (l *layouts) outdated(topic string) {
 	}
 }
 
-// read asks a broker about the topics. A broken connection, or a broker that does not answer,
-// is replaced by another, until that many tries have failed.
+// patience is how long a broker may be silent before another one is asked, too.
+const patience = 300 * time.Millisecond
+
+// read asks a broker about the topics. A broken connection is replaced by another, and a broker that
+// is silent for patience gets company: an idle connection may lead to one that hangs, and everything
+// that a call publishes would wait for it. After that many tries, or the timeout, read gives up.
 func (l *layouts) read(ctx context.Context, topics []string, tries int) (map[string]topicLayout, error) {
-	for try := 1; ; try++ {
-		res, err := l.ask(ctx, topics)
-		if err == nil {
-			return layoutsOf(res, time.Now()), nil
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	type answer struct {
+		topics []metadata.ResponseTopic
+		err    error
+	}
+	answers, begun, running := make(chan answer, tries), 0, 0
+	impatient := time.NewTicker(patience)
+	defer impatient.Stop()
+	for {
+		if begun < tries {
+			begun, running = begun+1, running+1
+			go func() {
+				res, err := l.ask(ctx, topics)
+				answers <- answer{res, err}
+			}()
 		}
-		if try == tries || ctx.Err() != nil {
-			return nil, err
+		select {
+		case <-impatient.C:
+		case a := <-answers:
+			running--
+			if a.err == nil {
+				return layoutsOf(a.topics, time.Now()), nil
+			}
+			if ctx.Err() != nil || running == 0 && begun == tries {
+				return nil, a.err
+			}
 		}
 	}
 }
 
 func (l *layouts) ask(ctx context.Context, topics []string) ([]metadata.ResponseTopic, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
 	res, err := l.transport.RoundTrip(ctx, l.addr, &layoutRequest{topics: topics, clientID: l.transport.ClientID})
 	if err != nil {
 		return nil, err

@@ -92,3 +92,27 @@ func TestABrokerThatFallsSilentDuringTheLoginHoldsUpNobodyForGood(t *testing.T) 
 	})
 	eventually(t, p, deliveries(1, 1, 10), 10*time.Second)
 }
+
+// An idle connection leads to a broker that has hung since it was opened, or through a proxy that has.
+func TestAConnectionThatHangsDelaysNoCallForLong(t *testing.T) {
+	tenants := tenantsOf("", 2)
+	c := broker(t, tenants)
+	release := make(chan struct{})
+	defer close(release)
+	var hangs, hung atomic.Bool
+	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if len(r.(*kmsg.MetadataRequest).Topics) > 0 && hangs.Load() && !hung.Swap(true) {
+			c.SleepControl(func() { <-release })
+		}
+		return nil, nil, false
+	})
+	p := publisher(t, c.ListenAddrs(), tenants, nil)
+	publishAll(t, p, deliveries(1, 1, 10))
+	hangs.Store(true)
+	began := time.Now()
+	publishAll(t, p, append(deliveries(1, 1, 10), deliveries(2, 1, 10)...)) // the topic of the second one is not known yet
+	if took := time.Since(began); took > 2*time.Second || !hung.Load() {
+		t.Errorf("the call took %v; a connection hung: %v", took, hung.Load())
+	}
+}
