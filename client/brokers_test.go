@@ -5,6 +5,9 @@ import (
 	"net"
 	"slices"
 	"testing"
+	"time"
+
+	saslplain "github.com/segmentio/kafka-go/sasl/plain"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
@@ -24,6 +27,46 @@ func TestAListenerWorksThoughTheFirstBrokerHangs(t *testing.T) {
 	b.listen(ListenerConfig{}, map[string]Handler{"count": c.handle})
 	b.publish(manyRuns(3, "count")...)
 	b.awaitHandled(&c, 3)
+}
+
+// silentBroker returns the address of a broker that hangs.
+func silentBroker(t *testing.T) string {
+	t.Helper()
+	hung, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = hung.Close() })
+	return hung.Addr().String()
+}
+
+// TestALoginIsGivenUpWhenTheBrokerHangs connects as a member of a group does.
+func TestALoginIsGivenUpWhenTheBrokerHangs(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	l, err := b.client.NewListener(ListenerConfig{kafka: fast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newConsumer(l, &perceptorv1.Delivery{Topic: testTopic, Group: testTopic, Brokers: b.svc.brokers})
+	c.dialer.SASLMechanism, c.dialer.Timeout = saslplain.Mechanism{Username: "user", Password: "password"}, 100*time.Millisecond
+	ended := make(chan error, 1)
+	hung := silentBroker(t)
+	go func() {
+		conn, err := c.dialer.Dial("tcp", hung)
+		if err == nil {
+			err = conn.Close()
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("a broker that hangs accepted a login")
+		}
+	case <-time.After(patience):
+		t.Error("the login is not given up")
+	}
 }
 
 // TestAReaderGoesOnToTheNextBroker lets the reader begin with the broker that hangs.

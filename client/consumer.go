@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 
 	"github.com/perceptor/perceptor/internal/ctxtime"
+	"github.com/perceptor/perceptor/internal/kafkadial"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/record"
 	"github.com/perceptor/perceptor/record/recordset"
@@ -80,7 +82,7 @@ func newConsumer(l *Listener, d *perceptorv1.Delivery) *consumer {
 		l: l, topic: d.GetTopic(), group: d.GetGroup(), brokers: newBrokerList(d.GetBrokers()), times: l.cfg.kafka,
 		dialer: &kafka.Dialer{
 			ClientID: "perceptor-listener", Timeout: kafkaTimeout, DualStack: true,
-			TLS: l.c.cfg.Kafka.TLS, SASLMechanism: login,
+			TLS: l.c.cfg.Kafka.TLS, SASLMechanism: login, DialFunc: kafkadial.Bounded((&net.Dialer{}).DialContext),
 		},
 	}
 }

@@ -51,7 +51,7 @@ type Brokers struct {
 	addresses []string
 }
 
-// NewBrokers returns the list of at least one address. dial opens connections to one broker.
+// NewBrokers returns a list. dial opens connections to one broker.
 func NewBrokers(addresses []string, dial Dial) *Brokers {
 	b := &Brokers{dial: dial, addresses: slices.Clone(addresses)}
 	rand.Shuffle(len(b.addresses), func(i, j int) { b.addresses[i], b.addresses[j] = b.addresses[j], b.addresses[i] })
@@ -66,17 +66,27 @@ func (anyAddr) Network() string  { return anyBroker }
 func (a anyAddr) String() string { return string(a) }
 
 // Addr returns the address of any broker of a list, for a transport with [Brokers.Dial].
-func Addr(addresses []string) net.Addr { return anyAddr(addresses[0]) }
+func Addr(addresses []string) net.Addr {
+	if len(addresses) == 0 {
+		return anyAddr("")
+	}
+	return anyAddr(addresses[0])
+}
 
 // Dial opens a connection to address or, if that is of [Addr], to the first broker of the list that
 // answers what is written first. The caller writes only one request before it reads, and the request
 // may reach several brokers: kafka-go begins with a question for their versions.
 func (b *Brokers) Dial(ctx context.Context, network, address string) (net.Conn, error) {
-	if network != anyBroker {
+	switch {
+	case network != anyBroker:
 		return b.dial(ctx, network, address)
+	case address == "":
+		return nil, errNoBroker
 	}
 	return &race{brokers: b, ctx: ctx}, nil
 }
+
+var errNoBroker = errors.New("there is no address of a Kafka broker")
 
 func (b *Brokers) order() []string {
 	b.mu.Lock()
