@@ -11,8 +11,9 @@ import (
 
 // kafka-go joins a group, and looks for the leader of a partition, by the first broker of its
 // list that accepts a connection. A broker that hangs, or a dead one behind a proxy, accepts
-// connections and answers nothing. So a failed join is repeated by the next broker of the list,
-// and a fetcher gives up a connection without an answer, and asks another broker, too.
+// connections and answers nothing. So a failed join is repeated by the next broker of the list. A
+// fetcher gives up a connection without an answer, and takes the first broker that answers instead:
+// all of its partitions wait for new leaders if the broker of one of them hangs.
 
 // A brokerList is the brokers to ask, the next one first. It may be used concurrently.
 type brokerList struct {

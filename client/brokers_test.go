@@ -40,6 +40,28 @@ func silentBroker(t *testing.T) string {
 	return hung.Addr().String()
 }
 
+// TestBrokersThatHangDelayNoReaderForLong renews the leaders, as after a failure of one partition.
+func TestBrokersThatHangDelayNoReaderForLong(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	b.publish(manyRuns(1, "count")...)
+	l, err := b.client.NewListener(ListenerConfig{kafka: fast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	brokers := append([]string{silentBroker(t), silentBroker(t), silentBroker(t)}, b.svc.brokers...)
+	f := newConsumer(l, &perceptorv1.Delivery{Topic: testTopic, Group: testTopic, Brokers: brokers}).newFetcher(t.Context(), nil)
+	defer func() { f.transport.CloseIdleConnections() }()
+	for range 4 {
+		began := time.Now()
+		if _, err := f.fetch([]*feed{{tracker: newTracker(0, 0)}}); err != nil || time.Since(began) > 3*time.Second {
+			t.Fatalf("a fetch took %v: %v", time.Since(began), err)
+		}
+		f.renewed = time.Time{}
+		f.renew()
+	}
+}
+
 // TestALoginIsGivenUpWhenTheBrokerHangs connects as a member of a group does.
 func TestALoginIsGivenUpWhenTheBrokerHangs(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/fetch"
 
 	"github.com/perceptor/perceptor/internal/ctxtime"
+	"github.com/perceptor/perceptor/internal/kafkadial"
 	"github.com/perceptor/perceptor/record/recordset"
 )
 
@@ -57,10 +59,10 @@ const (
 )
 
 func (c *consumer) newFetcher(ctx context.Context, g *generation) *fetcher {
-	f := &fetcher{consumer: c, g: g, addr: kafka.TCP(c.brokers.get()...)}
+	f := &fetcher{consumer: c, g: g, addr: kafkadial.Addr(c.brokers.get())}
 	f.ctx, f.stop = context.WithCancel(ctx)
 	f.transport = &kafka.Transport{
-		Dial: f.dial, DialTimeout: kafkaTimeout, ClientID: c.dialer.ClientID, TLS: c.dialer.TLS, SASL: c.dialer.SASLMechanism,
+		Dial: kafkadial.NewBrokers(c.brokers.get(), f.dial).Dial, DialTimeout: kafkaTimeout, ClientID: c.dialer.ClientID, SASL: c.dialer.SASLMechanism,
 		MetadataTopics: []string{c.topic}, MetadataTTL: leadersTTL, Context: f.ctx,
 	}
 	return f
@@ -378,7 +380,28 @@ func (f *fetcher) dial(ctx context.Context, network, address string) (net.Conn, 
 	if !f.open.add(conn) {
 		return nil, errors.Join(net.ErrClosed, conn.Close())
 	}
-	return &impatientConn{Conn: conn, closed: func() { f.open.remove(conn) }}, nil
+	return withTLS(ctx, f.dialer.TLS, &impatientConn{Conn: conn, closed: func() { f.open.remove(conn) }}, address)
+}
+
+// withTLS returns a connection with TLS to the host of an address, unless the configuration is nil.
+func withTLS(ctx context.Context, conf *tls.Config, conn net.Conn, address string) (net.Conn, error) {
+	if conf == nil {
+		return conn, nil
+	}
+	if conf.ServerName == "" {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		conf = conf.Clone()
+		conf.ServerName = host
+	}
+	secure := tls.Client(conn, conf)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close() // the handshake's error says why
+		return nil, fmt.Errorf("TLS with %s: %w", address, err)
+	}
+	return secure, nil
 }
 
 // openConns are connections that are closed together. The methods may be called concurrently.
