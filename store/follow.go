@@ -122,8 +122,8 @@ func (f *follower) trail(d int) {
 // switched. If the database does not answer, the next reading of the places says how it is.
 func (f *follower) ask(d int) {
 	p := f.c.placed[d]
-	ctx, cancel := context.WithTimeout(f.over, placesTimeout)
 	config := p.copyConfig()
+	ctx, cancel := context.WithTimeout(f.over, placesTimeout+otherHosts(config))
 	config.RuntimeParams["application_name"] = f.c.application
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {

@@ -55,7 +55,7 @@ func (c *Cluster) CheckSessions(ctx context.Context) (map[string]string, error) 
 // connections meet in one process, or one of them finds another one than before after the
 // other has held its own in a transaction.
 func checkSessions(ctx context.Context, config *pgx.ConnConfig) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout+2*otherHosts(config))
 	defer cancel()
 	var pair [2]*pgx.Conn
 	var first [2]uint32

@@ -24,15 +24,21 @@ func silent(t *testing.T) *net.TCPAddr {
 	return l.Addr().(*net.TCPAddr)
 }
 
-// The machine of an old primary is gone, and the connection string names it first.
-func TestAServerIsNotStalledForEverBecauseTheFirstOfItsHostsIsSilent(t *testing.T) {
-	t.Parallel()
-	old, server := silent(t), testenv.Database(t)
-	at, err := pgx.ParseConfig(server)
+// behindSilent returns the connection string of a server whose first host is silent.
+func behindSilent(t *testing.T, dsn string) string {
+	t.Helper()
+	old := silent(t)
+	at, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dsn := fmt.Sprintf("host=%s,%s port=%d,%d user=%s password='%s' dbname=%s sslmode=disable", old.IP, at.Host, old.Port, at.Port, at.User, at.Password, at.Database)
+	return fmt.Sprintf("host=%s,%s port=%d,%d user=%s password='%s' dbname=%s sslmode=disable", old.IP, at.Host, old.Port, at.Port, at.User, at.Password, at.Database)
+}
+
+// The machine of an old primary is gone, and the connection string names it first.
+func TestAServerIsNotStalledForEverBecauseTheFirstOfItsHostsIsSilent(t *testing.T) {
+	t.Parallel()
+	dsn := behindSilent(t, testenv.Database(t))
 	c, err := store.Open(context.Background(), store.Config{Servers: []store.Server{{DSN: testenv.Database(t)}, {DSN: dsn}}})
 	if err != nil {
 		t.Fatal(err)
@@ -87,5 +93,17 @@ func TestALoginIsRenewedAlthoughTheFirstOfItsHostsIsSilent(t *testing.T) {
 	r.write(fmt.Sprintf("%s user=%s password='%s'", dsn, at.User, at.Password))
 	if err := r.until(1); err != nil {
 		t.Errorf("the login is not renewed: %v", err)
+	}
+}
+
+func TestSessionsAreCheckedAlthoughTheFirstHostIsSilent(t *testing.T) {
+	t.Parallel()
+	c, err := store.Open(context.Background(), store.Config{Servers: []store.Server{{DSN: behindSilent(t, testenv.Database(t)) + " connect_timeout=3"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	if found, err := c.CheckSessions(t.Context()); err != nil || found[c.ServerAddress(0)] != store.Direct {
+		t.Errorf("found %v, %v", found, err)
 	}
 }

@@ -324,6 +324,12 @@ func configure(pc *pgxpool.Config, cfg Config) {
 	limitConnect(pc.ConnConfig)
 }
 
+// otherHosts returns how long the opening of a connection may take beyond what it takes with the first address of a
+// server: all but the last one may be silent.
+func otherHosts(c *pgx.ConnConfig) time.Duration {
+	return time.Duration(len(c.Fallbacks)) * c.ConnectTimeout
+}
+
 // limitConnect bounds the opening of a connection to each address of a server, unless the connection string does.
 func limitConnect(c *pgx.ConnConfig) {
 	if c.ConnectTimeout == 0 {
