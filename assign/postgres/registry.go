@@ -20,7 +20,7 @@ const (
 	format = 1
 	// maxMembers bounds the members of an environment.
 	maxMembers = 1000
-	// outsideTimeout bounds a call from outside a session.
+	// outsideTimeout bounds a call from outside a session, and before that the wait for a connection to the first host.
 	outsideTimeout = 5 * time.Second
 	// undefinedTable is the code of an error of PostgreSQL.
 	undefinedTable = "42P01"
@@ -52,14 +52,22 @@ func (r *Registry) Join(c assign.SessionConfig) assign.Session {
 
 // outside calls f with a connection of the pool.
 func (r *Registry) outside(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
-	defer cancel()
-	conn, err := r.pool.Acquire(ctx)
+	conn, err := r.acquire(ctx)
 	if err != nil {
 		return answered(err)
 	}
 	defer conn.Release()
+	ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
+	defer cancel()
 	return answered(f(ctx, conn.Conn()))
+}
+
+// acquire waits for a connection. All hosts of the server but the last one may be silent.
+func (r *Registry) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	c := r.pool.Config().ConnConfig
+	ctx, cancel := context.WithTimeout(ctx, outsideTimeout+time.Duration(len(c.Fallbacks))*c.ConnectTimeout)
+	defer cancel()
+	return r.pool.Acquire(ctx)
 }
 
 // answered adds to an error what callers of package assign know.

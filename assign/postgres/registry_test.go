@@ -395,20 +395,34 @@ func TestASessionThatHasEndedMakesNoExchange(t *testing.T) {
 	}
 }
 
-// The machine of an old primary is gone, and the connection string names it first.
-func TestAMemberReachesTheHostBehindOneThatIsSilent(t *testing.T) {
-	b := setup(t)
-	old, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // it accepts, and never answers
+// behindSilent returns a pool like that of the bench, with a host before it that accepts connections and never answers.
+func behindSilent(t *testing.T, b *bench, limit time.Duration) *pgxpool.Pool {
+	t.Helper()
+	old, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	b.must(err)
-	defer old.Close()
+	t.Cleanup(func() { old.Close() })
 	conf := b.pool.Config()
 	now := conf.ConnConfig
 	now.Fallbacks = []*pgconn.FallbackConfig{{Host: now.Host, Port: now.Port, TLSConfig: now.TLSConfig}}
 	now.Host, now.Port, now.TLSConfig = "127.0.0.1", uint16(old.Addr().(*net.TCPAddr).Port), nil
-	now.ConnectTimeout = 2 * time.Second
+	now.ConnectTimeout = limit
 	pool, err := pgxpool.NewWithConfig(t.Context(), conf)
 	b.must(err)
-	defer pool.Close()
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func TestACallFromOutsideReachesTheHostBehindOneThatIsSilent(t *testing.T) {
+	b := setup(t)
+	if err := postgres.New(behindSilent(t, b, 5*time.Second)).Create(t.Context(), "BASE"); err != nil {
+		t.Error(err)
+	}
+}
+
+// The machine of an old primary is gone, and the connection string names it first.
+func TestAMemberReachesTheHostBehindOneThatIsSilent(t *testing.T) {
+	b := setup(t)
+	pool := behindSilent(t, b, 2*time.Second)
 	m := postgres.New(pool).Join(assign.SessionConfig{
 		Environment: "BASE", ID: "first", Timeout: time.Hour, Log: slog.New(slog.DiscardHandler), Changed: func() {},
 	})
