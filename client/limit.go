@@ -49,6 +49,16 @@ type parked struct {
 
 func newLimit(n int) *limit { return &limit{max: n, mean: firstMean} }
 
+// learn counts the duration of a handler. The starts that were estimated by the last mean come sooner or later by the
+// new one: otherwise the runs after a time of slow handlers would wait as if these were still slow.
+func (l *limit) learn(took time.Duration, now time.Time) {
+	before := max(l.mean, time.Microsecond)
+	l.mean += (took - l.mean) / 16
+	if ahead := l.turn.Sub(now); ahead > 0 {
+		l.turn = now.Add(time.Duration(min(float64(ahead)*float64(l.mean)/float64(before), float64(maxPutOff))))
+	}
+}
+
 // roomToPark returns the number of entries that may wait for a slot.
 func (l *limit) roomToPark() int {
 	return max(1, int(int64(l.max)*int64(queueAhead)/int64(max(l.mean, time.Microsecond))))

@@ -114,6 +114,28 @@ func TestAFullKindHoldsUpNeitherOthersNorItsPartition(t *testing.T) {
 	close(full.hold)
 }
 
+// Handlers have been slow, and many runs were put off. Then they are fast again.
+func TestRunsAreNotPutOffByHowSlowHandlersWere(t *testing.T) {
+	t.Parallel()
+	l, now := newLimit(2), time.Unix(0, 0)
+	for range 50 {
+		l.learn(time.Minute, now)
+	}
+	for range 100 {
+		l.delay(now)
+	}
+	if d := l.delay(now); d < maxPutOff/2 {
+		t.Fatalf("a run behind 100 that take a minute is put off for %v", d)
+	}
+	for range 200 {
+		now = now.Add(time.Millisecond)
+		l.learn(time.Millisecond, now)
+	}
+	if d := l.delay(now); d > 2*minPutOff {
+		t.Errorf("a run is put off for %v since handlers take a millisecond", d)
+	}
+}
+
 func TestARunThatWasPutOffRunsWhenItComesAgain(t *testing.T) {
 	t.Parallel()
 	for _, typ := range task.Types {

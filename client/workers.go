@@ -105,7 +105,7 @@ func (g *engine) handlerReturned(f *execution, took time.Duration) {
 		}
 		g.mean += (took - g.mean) / 16
 		if l := f.slot; l != nil {
-			l.mean += (took - l.mean) / 16
+			l.learn(took, time.Now())
 			g.release(l)
 		}
 		return out
