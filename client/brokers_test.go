@@ -2,13 +2,19 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"net"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/segmentio/kafka-go"
 	saslplain "github.com/segmentio/kafka-go/sasl/plain"
+	"github.com/twmb/franz-go/pkg/kfake"
 
+	"github.com/perceptor/perceptor/internal/testenv"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -59,6 +65,39 @@ func TestBrokersThatHangDelayNoReaderForLong(t *testing.T) {
 		}
 		f.renewed = time.Time{}
 		f.renew()
+	}
+}
+
+// TestTheBrokerThatAnswersIsVerified: by its own name, and not by that of the first one of the list.
+func TestTheBrokerThatAnswersIsVerified(t *testing.T) {
+	t.Parallel()
+	ca := testenv.NewCA(t)
+	b := setup(t, 1)
+	for host, trusted := range map[string]bool{"localhost": true, "elsewhere.invalid": false} {
+		files := ca.Issue(t, testenv.Server, testenv.Host(host))
+		cert, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, testTopic), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(cluster.Close)
+		l, err := b.client.NewListener(ListenerConfig{kafka: fast})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ := net.SplitHostPort(cluster.ListenAddrs()[0])
+		c := newConsumer(l, &perceptorv1.Delivery{Topic: testTopic, Group: testTopic, Brokers: []string{silentBroker(t), "localhost:" + port}})
+		c.dialer.TLS = ca.Trust()
+		f := c.newFetcher(t.Context(), nil)
+		defer f.transport.CloseIdleConnections()
+		_, err = f.client().Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{testTopic}})
+		var refused x509.HostnameError
+		if trusted && err != nil || !trusted && !errors.As(err, &refused) {
+			t.Errorf("a broker with a certificate of %s: %v", host, err)
+		}
 	}
 }
 
