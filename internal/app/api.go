@@ -162,6 +162,7 @@ func (a *API) join(ctx context.Context) (err error) {
 	a.calendars = calendars.New(a.cluster)
 	conf.Windows = a.calendars.Windows
 	a.shards = shards.New(a.cluster, conf)
+	a.control.SetDeleter(deleter(a.shards))
 	return a.newServer(metrics)
 }
 

@@ -24,7 +24,9 @@ var _ server.Admin = (*tenants)(nil)
 
 // CreateTenant refuses a name in use before it calls Kafka.
 func (t *tenants) CreateTenant(ctx context.Context, want server.Tenant) (server.Tenant, error) {
-	switch _, err := t.store.Tenant(ctx, want.Name); {
+	switch known, err := t.store.Tenant(ctx, want.Name); {
+	case err == nil && known.Rates.Deleting:
+		return server.Tenant{}, task.Errorf(task.ReasonTenantExists, "a tenant of this name is being deleted; create it when that has ended")
 	case err == nil:
 		return server.Tenant{}, task.Errorf(task.ReasonTenantExists, "a tenant of this name exists")
 	case task.CodeOf(err) != task.NotFound:
@@ -47,7 +49,7 @@ func (t *tenants) RotateKey(ctx context.Context, name string, overlap time.Durat
 }
 
 // DeleteTenant pauses the tenant and makes its tokens invalid. Then it creates the
-// operation that removes its data.
+// operation that removes its data. If that is not reached, [control.Store.Run] creates it later: see deleter.
 func (t *tenants) DeleteTenant(ctx context.Context, name string) (*task.BulkOperation, error) {
 	yes := true
 	gone, err := t.store.UpdateTenant(ctx, name, control.TenantChange{Rates: task.RatesChange{Paused: &yes, Deleting: &yes}})
@@ -55,6 +57,14 @@ func (t *tenants) DeleteTenant(ctx context.Context, name string) (*task.BulkOper
 		return nil, err
 	}
 	return t.shards.DeleteTenant(ctx, gone.ID)
+}
+
+// deleter returns what goes on with the deletion of a tenant that is paused and has no valid token.
+func deleter(s *shards.Store) func(context.Context, int32) error {
+	return func(ctx context.Context, tenant int32) error {
+		_, err := s.DeleteTenant(ctx, tenant)
+		return err
+	}
 }
 
 // dropTenant returns a function that removes the topics, Kafka users, tokens and the row of a

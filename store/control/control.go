@@ -107,6 +107,8 @@ type Store struct {
 	trusted [task.Databases]atomic.Int64
 	// provisioner may be nil.
 	provisioner Provisioner
+	// deleter may be nil.
+	deleter func(ctx context.Context, tenant int32) error
 	// conflicts counts the differences that [Store.Sync] could not explain by a missed change.
 	conflicts atomic.Int64
 	// ids are the ids of all tokens; see Exists.
@@ -141,6 +143,10 @@ type Provisioner interface {
 // SetProvisioner sets what creates and removes the tenants' share of other systems. It must
 // be called before any other method.
 func (s *Store) SetProvisioner(p Provisioner) { s.provisioner = p }
+
+// SetDeleter sets what removes the data of a tenant that is being deleted, or begins to. [Store.Run] calls it again and
+// again until the tenant is gone. It must be called before any other method.
+func (s *Store) SetDeleter(f func(ctx context.Context, tenant int32) error) { s.deleter = f }
 
 // read asks one database after another, suspects last, until one answers.
 func read[T any](ctx context.Context, s *Store, ask func(context.Context, *pgxpool.Pool) (T, error)) (T, error) {

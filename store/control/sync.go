@@ -14,8 +14,8 @@ import (
 )
 
 // Run calls [Store.Sync] at once and then every 30 s, until ctx is cancelled. Then it
-// returns nil. It logs the first failure and the recovery. It also removes keys that have
-// ended, stores the uses of tokens, and purges tokens that expired long ago.
+// returns nil. It logs the first failure and the recovery. It also goes on with deletions of tenants, removes keys
+// that have ended, stores the uses of tokens, and purges tokens that expired long ago.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(syncEvery)
 	defer tick.Stop()
@@ -31,6 +31,9 @@ func (s *Store) Run(ctx context.Context) error {
 		case err == nil && failing:
 			s.log.InfoContext(ctx, "tenants and tokens agree in all databases again")
 		}
+		if err == nil {
+			s.continueDeletions(ctx)
+		}
 		if err := s.dropEndedKeys(ctx); err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "keys of tenants that have ended cannot be removed; trying again", "err", err)
 		}
@@ -40,6 +43,33 @@ func (s *Store) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
+	}
+}
+
+// deletionsPerRound bounds the deletions that a round goes on with: each is looked up in all databases.
+const deletionsPerRound = 20
+
+// continueDeletions goes on with the deletions of tenants. The call that has begun one may not have come to the removal of the
+// data, because its process died or a database was away. The caller has just made sure that all databases agree: data
+// must not be removed before every database refuses the tenant.
+func (s *Store) continueDeletions(ctx context.Context) {
+	if s.deleter == nil {
+		return
+	}
+	deleting, err := read(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) ([]int32, error) {
+		rows, err := sql.DeletingTenants.Query(ctx, pool, deletionsPerRound)
+		if err != nil {
+			return nil, err
+		}
+		return pgx.CollectRows(rows, pgx.RowTo[int32])
+	})
+	for _, id := range deleting {
+		if failed := s.deleter(ctx, id); task.CodeOf(failed) != task.NotFound { // not found: it has just ended
+			err = errors.Join(err, failed)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		s.log.WarnContext(ctx, "deletions of tenants cannot go on; trying again", "err", err)
 	}
 }
 

@@ -14,6 +14,7 @@ var (
 	RatesForChange  = set.Get("RatesForChange")
 	KeysForChange   = set.Get("KeysForChange")
 	EndedKeys       = set.Get("EndedKeys")
+	DeletingTenants = set.Get("DeletingTenants")
 	TenantVersions  = set.Get("TenantVersions")
 	HistoryPolicies = set.Get("HistoryPolicies")
 	PutTenants      = set.Get("PutTenants")

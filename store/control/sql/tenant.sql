@@ -62,6 +62,10 @@ SELECT keys, now_ms() FROM tenant WHERE name = @name FOR UPDATE;
 SELECT t.name, (k->>'id')::int4 FROM tenant t, jsonb_array_elements(t.keys) k
 WHERE jsonb_array_length(t.keys) > 1 AND (k->>'end')::int8 <= now_ms() ORDER BY t.id LIMIT 100;
 
+-- name: DeletingTenants(max_rows int8)
+-- Some of the tenants that are being deleted. They are drawn, so that none waits behind others whose deletion takes long.
+SELECT t.id FROM tenant t WHERE t.rates @> '{"deleting": true}' ORDER BY random() LIMIT @max_rows;
+
 -- name: TenantVersions(ids int4[])
 SELECT t.id, t.version, now_ms() FROM tenant t WHERE t.id = ANY(@ids);
 
