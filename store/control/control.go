@@ -248,7 +248,8 @@ func (s *Store) copyOut(ctx context.Context, what string, put func(ctx context.C
 		return s.change(ctx, d, func(ctx context.Context, tx pgx.Tx) error { return put(ctx, d, tx) })
 	})
 	if err != nil {
-		return away(err, what+", but not in all databases yet; it completes without another call when they recover")
+		// Some calls would do something else if they were repeated, so this one does not ask for that.
+		return task.Errorf(task.ReasonDatabaseUnavailable, "%s, but not in all databases yet; it completes without another call when they recover", what).CausedBy(err)
 	}
 	return nil
 }
