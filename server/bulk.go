@@ -29,7 +29,7 @@ type Bulk interface {
 	ResumeBulk(ctx context.Context, tenant int32, id int64) (*task.BulkOperation, error)
 	// RecomputeCalendar creates the operation that moves tasks to the instants that a change of
 	// a calendar opens. The change is stored after that.
-	RecomputeCalendar(ctx context.Context, tenant int32, name string, changed []task.Range, creator string) error
+	RecomputeCalendar(ctx context.Context, tenant int32, name string, changed []task.Range, creator string) (storeBefore task.Instant, err error)
 }
 
 // bulkService implements the API's BulkService.

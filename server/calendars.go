@@ -31,8 +31,9 @@ type Calendars interface {
 	// with its name. [task.ResourceExhausted]: the tenant has too many.
 	Create(ctx context.Context, tenant int32, c *task.DayCalendar) error
 	// Replace gives a calendar another content, and sets its version. ifVersion is the
-	// version that it must have, or 0. [task.NotFound], [task.Aborted].
-	Replace(ctx context.Context, tenant int32, c *task.DayCalendar, ifVersion int32) error
+	// version that it must have, or 0. It stores nothing from the instant before on, by the clock of the
+	// database: [task.Unavailable]. [task.NotFound], [task.Aborted].
+	Replace(ctx context.Context, tenant int32, c *task.DayCalendar, ifVersion int32, before task.Instant) error
 	Delete(ctx context.Context, tenant int32, name string, ifVersion int32) error
 	Get(ctx context.Context, tenant int32, name string) (*task.DayCalendar, error)
 	// List returns all calendars of a tenant by name, without their ranges.
@@ -131,10 +132,11 @@ func (s *calendarService) UpdateCalendar(ctx context.Context, r *perceptorv1.Upd
 	if missing != nil {
 		return nil, missing
 	}
-	if err := s.recompute(ctx, old, c, r.Version); err != nil {
+	before, err := s.recompute(ctx, old, c, r.Version)
+	if err != nil {
 		return nil, err
 	}
-	if err := s.store.Replace(ctx, tenantOf(ctx).ID, c, r.Version); err != nil {
+	if err := s.store.Replace(ctx, tenantOf(ctx).ID, c, r.Version, before); err != nil {
 		return nil, err
 	}
 	return calendarReply(c), nil
@@ -143,22 +145,22 @@ func (s *calendarService) UpdateCalendar(ctx context.Context, r *perceptorv1.Upd
 // recompute creates the operation that moves tasks to the instants that the new content of a
 // calendar opens, if it may open some. It is created first, because a repeated call finds nothing
 // that has changed. A tenant that has too many operations can change its calendars without it:
-// the tasks find the instants after their next runs.
-func (s *calendarService) recompute(ctx context.Context, old, c *task.DayCalendar, ifVersion int32) error {
+// the tasks find the instants after their next runs. It returns before when the change must be stored.
+func (s *calendarService) recompute(ctx context.Context, old, c *task.DayCalendar, ifVersion int32) (before task.Instant, err error) {
 	tenant := tenantOf(ctx).ID
 	now, err := s.now(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	changed := task.ChangedRanges(old.Ranges, c.Ranges, now)
 	if len(changed) == 0 || ifVersion != 0 && ifVersion != old.Version {
-		return nil
+		return task.Never, nil
 	}
-	err = s.bulk.RecomputeCalendar(ctx, tenant, c.Name, changed, identityOf(ctx).TokenID)
+	before, err = s.bulk.RecomputeCalendar(ctx, tenant, c.Name, changed, identityOf(ctx).TokenID)
 	if e := new(task.Error); errors.As(err, &e) && e.Reason == task.ReasonTooManyOperations {
-		return nil
+		return task.Never, nil
 	}
-	return err
+	return before, err
 }
 
 func (s *calendarService) GetCalendar(ctx context.Context, r *perceptorv1.GetCalendarRequest) (*perceptorv1.Calendar, error) {

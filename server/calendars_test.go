@@ -28,13 +28,16 @@ const (
 type fakeCalendars struct {
 	mu  sync.Mutex
 	all map[string]*task.DayCalendar
+	// before is when the last replacement had to be stored.
+	before task.Instant
 }
 
 func (f *fakeCalendars) Create(_ context.Context, _ int32, c *task.DayCalendar) error {
 	return f.put(c, func(old *task.DayCalendar) bool { return old == nil }, task.ReasonCalendarExists)
 }
 
-func (f *fakeCalendars) Replace(_ context.Context, _ int32, c *task.DayCalendar, version int32) error {
+func (f *fakeCalendars) Replace(_ context.Context, _ int32, c *task.DayCalendar, version int32, before task.Instant) error {
+	f.before = before
 	return f.put(c, func(old *task.DayCalendar) bool { return old != nil && (version == 0 || version == old.Version) }, task.ReasonVersionMismatch)
 }
 
@@ -140,9 +143,11 @@ func TestACalendarIsTheSumOfItsContents(t *testing.T) {
 }
 
 // TestAChangeOfACalendarMovesTasks checks that the operation has what has changed, that a repeated
-// call creates none, and that a change is stored without one if there are too many.
+// call creates none, and that a change is stored without one if there are too many. A change with an
+// operation must be stored before that begins.
 func TestAChangeOfACalendarMovesTasks(t *testing.T) {
-	b := withCalendars(t)
+	calendars := &fakeCalendars{all: map[string]*task.DayCalendar{}}
+	b := setupWith(t, func(d *Deps) { d.Calendars = calendars })
 	days := func(days ...string) *perceptorv1.Calendar { return &perceptorv1.Calendar{Name: "closed", Days: days} }
 	var got perceptorv1.Calendar
 	if a := b.overHTTP("acme-secret", createCalendar, &perceptorv1.CreateCalendarRequest{Calendar: days("2198-12-25", "2198-12-26")}, &got); a.http != http.StatusOK {
@@ -153,11 +158,12 @@ func TestAChangeOfACalendarMovesTasks(t *testing.T) {
 		full    bool
 		calls   int
 		changed string
+		before  task.Instant
 	}{
-		{[]string{"2198-12-25"}, false, 1, "2198-12-26"},
-		{[]string{"2198-12-25"}, false, 1, "2198-12-26"},
-		{[]string{"2198-12-24", "2198-12-25", "2001-01-01"}, false, 2, "2198-12-24"},
-		{[]string{"2198-12-24"}, true, 2, "2198-12-24"},
+		{[]string{"2198-12-25"}, false, 1, "2198-12-26", storeBefore},
+		{[]string{"2198-12-25"}, false, 1, "2198-12-26", task.Never},
+		{[]string{"2198-12-24", "2198-12-25", "2001-01-01"}, false, 2, "2198-12-24", storeBefore},
+		{[]string{"2198-12-24"}, true, 2, "2198-12-24", task.Never},
 	} {
 		b.bulk.full = c.full
 		if a := b.overHTTP("acme-secret", updateCalendar, &perceptorv1.UpdateCalendarRequest{Name: "closed", Calendar: days(c.days...)}, &got); a.http != http.StatusOK {
@@ -165,6 +171,9 @@ func TestAChangeOfACalendarMovesTasks(t *testing.T) {
 		}
 		if len(b.bulk.calls) != c.calls || len(b.bulk.changed) != 1 || b.bulk.changed[0].From.Time().Format(time.DateOnly) != c.changed {
 			t.Errorf("%v: %v of %v", c.days, b.bulk.calls, b.bulk.changed)
+		}
+		if calendars.before != c.before {
+			t.Errorf("%v: to be stored before %d, want %d", c.days, calendars.before, c.before)
 		}
 	}
 }

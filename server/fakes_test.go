@@ -538,6 +538,9 @@ func (f *fakeTasks) PurgeTask(_ context.Context, tenant int32, id task.ID) error
 	return nil
 }
 
+// storeBefore is when a change for which fakeBulk moves tasks must be stored.
+const storeBefore task.Instant = 4711
+
 // fakeBulk has operation 7 of tenant 1.
 type fakeBulk struct {
 	action task.BulkAction
@@ -548,12 +551,12 @@ type fakeBulk struct {
 	full    bool
 }
 
-func (f *fakeBulk) RecomputeCalendar(_ context.Context, _ int32, name string, changed []task.Range, _ string) error {
+func (f *fakeBulk) RecomputeCalendar(_ context.Context, _ int32, name string, changed []task.Range, _ string) (task.Instant, error) {
 	if f.full {
-		return task.Errorf(task.ReasonTooManyOperations, "no")
+		return 0, task.Errorf(task.ReasonTooManyOperations, "no")
 	}
 	f.calls, f.changed = append(f.calls, "recompute "+name), changed
-	return nil
+	return storeBefore, nil
 }
 
 func (f *fakeBulk) CreateBulk(_ context.Context, tenant int32, action task.BulkAction, terms task.BulkTerms, _ string, _ []byte) (*task.BulkOperation, error) {

@@ -79,9 +79,11 @@ func (s *Store) Create(ctx context.Context, tenant int32, c *task.DayCalendar) e
 }
 
 // Replace gives a calendar other ranges, and sets its version in c. ifVersion is the version
-// that it must have; 0 means any. [task.Aborted]: it has another one.
-func (s *Store) Replace(ctx context.Context, tenant int32, c *task.DayCalendar, ifVersion int32) error {
-	err := s.write(ctx, tenant, c, sql.CalendarReplace, append(values(tenant, c), ifVersion))
+// that it must have; 0 means any. [task.Aborted]: it has another one. From the instant before on, by the clock of
+// the database, it stores nothing: [task.Unavailable]. A database or a process that stood still may come to the
+// statement long after the call.
+func (s *Store) Replace(ctx context.Context, tenant int32, c *task.DayCalendar, ifVersion int32, before task.Instant) error {
+	err := s.write(ctx, tenant, c, sql.CalendarReplace, append(values(tenant, c), ifVersion, int64(before)))
 	return s.explain(ctx, tenant, c.Name, ifVersion, err)
 }
 
@@ -141,6 +143,9 @@ func (s *Store) explain(ctx context.Context, tenant int32, name string, want int
 	c, err := s.Get(ctx, tenant, name)
 	if err != nil {
 		return err
+	}
+	if want == 0 || want == c.Version {
+		return task.Errorf(task.ReasonDatabaseUnavailable, "the change of calendar %q took too long, and was not stored; try again", name)
 	}
 	return task.Errorf(task.ReasonVersionMismatch, "calendar %q has version %d, and not %d", name, c.Version, want)
 }

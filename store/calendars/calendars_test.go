@@ -33,12 +33,17 @@ func TestACalendarIsWhatWasStoredLast(t *testing.T) {
 	if err := s.Create(ctx, 7, calendar(c.Name, 2)); task.CodeOf(err) != task.AlreadyExists {
 		t.Errorf("a second calendar with the name: %v", err)
 	}
-	if err := s.Replace(ctx, 7, calendar(c.Name, 3), 2); task.CodeOf(err) != task.Aborted {
+	if err := s.Replace(ctx, 7, calendar(c.Name, 3), 2, task.Never); task.CodeOf(err) != task.Aborted {
 		t.Errorf("a replacement of another version: %v", err)
+	}
+	for _, version := range []int32{0, 1} { // the operation that moves the tasks may have ended
+		if err := s.Replace(ctx, 7, calendar(c.Name, 3), version, c.UpdatedAt); task.CodeOf(err) != task.Unavailable {
+			t.Errorf("a replacement that comes too late: %v", err)
+		}
 	}
 	second := calendar(c.Name, 3)
 	second.ExpandedUntil = 12_345
-	if err := s.Replace(ctx, 7, second, 1); err != nil || second.Version != 2 || second.UpdatedAt <= c.UpdatedAt {
+	if err := s.Replace(ctx, 7, second, 1, task.Never); err != nil || second.Version != 2 || second.UpdatedAt <= c.UpdatedAt {
 		t.Errorf("Replace: %+v, %v", second, err)
 	}
 	got, err := s.Get(ctx, 7, c.Name)
@@ -133,7 +138,7 @@ func TestAProcessLearnsOfCalendarsAndTheirChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, reader, "a new one", closed(1))
-	if err := writer.Replace(t.Context(), 7, calendar("a", 5), 0); err != nil {
+	if err := writer.Replace(t.Context(), 7, calendar("a", 5), 0, task.Never); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, reader, "a changed one", closed(5))

@@ -34,6 +34,13 @@ func TestTasksOfEachTierMoveToWhatAChangeOpens(t *testing.T) {
 	plain := b.add(b.spec(task.NonBlocking, b.inHours(49)))[0]
 	later := b.add(b.spec(task.Blocking, excluding, func(s *task.Spec) { s.Begin = day.Add(72 * time.Hour) }))[0]
 	var none []task.Range
+	var now task.Instant
+	if err := b.db.Pool(kernel.Home(b.tenant)).QueryRow(t.Context(), "SELECT now_ms()").Scan(&now); err != nil {
+		t.Fatal(err)
+	}
+	if at, err := b.RecomputeCalendar(t.Context(), b.tenant, "other", before, "test"); err != nil || at <= now || at > now.Add(5*time.Second) {
+		t.Errorf("its change must be stored before %s, %v: it is %s, and processes need 10 s before the operation begins", at, err, now)
+	}
 	op := b.bulk(task.BulkRecompute, task.BulkTerms{Calendar: "days", Changed: task.ChangedRanges(before, none, day)})
 	closed.Store(&none)
 	b.advance(10 * time.Second)

@@ -11,11 +11,11 @@ SELECT @tenant, @name, now_ms(), @zone, @expanded_until, @froms, @untils
 RETURNING version, updated_at;
 
 -- name: CalendarReplace(
---   tenant int4, name text, zone text, expanded_until int8, froms int8[], untils int8[], if_version int4)
--- Version 0 means any.
+--   tenant int4, name text, zone text, expanded_until int8, froms int8[], untils int8[], if_version int4, before int8)
+-- Version 0 means any. From the instant @before on nothing is replaced.
 UPDATE day_calendar c SET version = c.version + 1, updated_at = greatest(now_ms(), c.updated_at + 1), zone = @zone,
        expanded_until = @expanded_until, froms = @froms, untils = @untils
- WHERE c.tenant_id = @tenant AND c.name = @name AND @if_version IN (0, c.version)
+ WHERE c.tenant_id = @tenant AND c.name = @name AND @if_version IN (0, c.version) AND now_ms() < @before
 RETURNING c.version, c.updated_at;
 
 -- name: CalendarDelete(tenant int4, name text, if_version int4)

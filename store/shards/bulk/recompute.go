@@ -15,15 +15,25 @@ import (
 // The change of a calendar creates an operation, before it is stored. In each database it moves
 // the tasks that name the calendar to the instants that the change has opened. It begins when all
 // processes know the change: one that does not would move the tasks away again when it claims
-// them. An operation for a change that was not stored in the end finds nothing to move.
+// them. An operation for a change that was not stored in the end finds nothing to move. Nor would one whose change
+// was stored after it has ended, so a change that comes late is not stored.
 
-// recomputeAfter is when the operation begins. A process compares what it knows every 5 s.
-const recomputeAfter = 15 * time.Second
+const (
+	// recomputeAfter is when the operation begins. A process compares what it knows every 5 s.
+	recomputeAfter = 15 * time.Second
+	// storeWithin is how long after the creation of the operation its change may be stored. The rest of
+	// recomputeAfter is for the processes, which have to hear of it.
+	storeWithin = 5 * time.Second
+)
 
-// RecomputeCalendar creates the operation for a change of a calendar.
-func (ops *Operations) RecomputeCalendar(ctx context.Context, tenant int32, name string, changed []task.Range, creator string) error {
-	_, err := ops.CreateBulk(ctx, tenant, task.BulkRecompute, task.BulkTerms{Calendar: name, Changed: changed, Creator: creator}, "", []byte{1})
-	return err
+// RecomputeCalendar creates the operation for a change of a calendar. The change must be stored before the
+// instant that it returns, by the clock of the tenant's home database.
+func (ops *Operations) RecomputeCalendar(ctx context.Context, tenant int32, name string, changed []task.Range, creator string) (storeBefore task.Instant, err error) {
+	o, err := ops.CreateBulk(ctx, tenant, task.BulkRecompute, task.BulkTerms{Calendar: name, Changed: changed, Creator: creator}, "", []byte{1})
+	if err != nil {
+		return 0, err
+	}
+	return o.CreatedAt.Add(storeWithin), nil
 }
 
 // recompute executes a step of such an operation.
