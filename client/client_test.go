@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ import (
 // and refuses tasks without a kind.
 
 func (s *fakeService) AddTask(ctx context.Context, q *perceptorv1.AddTaskRequest) (*perceptorv1.AddTaskResponse, error) {
+	s.with(func() { s.singles = append(s.singles, q) })
 	if err := s.hook(ctx, "AddTask"); err != nil {
 		return nil, err
 	}
@@ -200,6 +202,44 @@ func TestRequestIDStaysTheSameOverRetries(t *testing.T) {
 	}
 	if s.adds[4].GetRequestId() == s.adds[0].GetRequestId() {
 		t.Error("two adds have the same request id")
+	}
+}
+
+// The task of an upsert may have ended when it is sent again, and only the id tells that it is the same upsert.
+func TestAnUpsertIsSentAgainUnderItsID(t *testing.T) {
+	s, c := api(t, Config{})
+	var calls, refusals atomic.Int32
+	s.before = func(context.Context, string) error {
+		if calls.Add(1)%2 == 1 {
+			return status.Error(codes.Unavailable, "the answer was lost")
+		}
+		return nil
+	}
+	s.refuse = func(task *perceptorv1.Task) *rpcstatus.Status {
+		if task.GetIdempotencyKey() == "b" && refusals.Add(1) == 1 {
+			return status.New(codes.Unavailable, "a database does not answer").Proto()
+		}
+		return nil
+	}
+	keyed := func(key string) Task { return Task{Kind: "k", Type: OneShot, IdempotencyKey: key} }
+	if _, err := c.AddTask(t.Context(), keyed("a"), WithUpsert()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.AddTasks(t.Context(), []Task{keyed("a"), keyed("b")}, WithUpsert()); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.singles) != 2 || len(s.adds) != 4 {
+		t.Fatalf("%d and %d calls, want 2 and 4", len(s.singles), len(s.adds))
+	}
+	ids := map[string]int{}
+	for _, q := range s.singles {
+		ids[q.GetRequestId()]++
+	}
+	for _, q := range s.adds {
+		ids[q.GetRequestId()]++
+	}
+	if ids[""] > 0 || len(ids) != 2 {
+		t.Errorf("the calls by request id are %v, want 2 and 4 under two ids", ids)
 	}
 }
 

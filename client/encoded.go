@@ -160,9 +160,9 @@ func (c *Client) TryAdd(ctx context.Context, tasks []*perceptorv1.Task, id strin
 	return results, nil
 }
 
-// TryUpsert makes one try of [Client.AddTask] with [WithUpsert] and a task that [Encode] returned.
-func (c *Client) TryUpsert(ctx context.Context, t *perceptorv1.Task) error {
-	_, err := once(ctx, c, "AddTask", c.tasks.AddTask, &perceptorv1.AddTaskRequest{Task: t, Upsert: true})
+// TryUpsert makes one try of [Client.AddTask] with [WithUpsert], [WithRequestID] and a task that [Encode] returned.
+func (c *Client) TryUpsert(ctx context.Context, t *perceptorv1.Task, requestID string) error {
+	_, err := once(ctx, c, "AddTask", c.tasks.AddTask, &perceptorv1.AddTaskRequest{Task: t, RequestId: requestID, Upsert: true})
 	return err
 }
 

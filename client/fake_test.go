@@ -58,6 +58,7 @@ type fakeService struct {
 	codes   map[string]int                  // "report ACCEPTED" and so on
 	calls   map[string]int
 	adds    []*perceptorv1.AddTasksRequest
+	singles []*perceptorv1.AddTaskRequest
 	tasks   []*perceptorv1.Task
 	keys    []*perceptorv1.RecordKey // nil: that of testKey
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"iter"
@@ -63,6 +64,9 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 	if t, err = c.encoded("AddTask", t); err != nil {
 		return 0, err
 	}
+	if o.upsert && o.requestID == "" {
+		o.requestID = rand.Text()
+	}
 	p := t.proto()
 	p.TraceParent = traceParent(ctx)
 	if size := proto.Size(p); size > maxBytesPerCall {
@@ -70,7 +74,7 @@ func (c *Client) AddTask(ctx context.Context, t Task, opts ...AddOption) (id int
 	}
 	if o.requestID == "" && !o.upsert {
 		results := []AddResult{c.addTogether(ctx, p)}
-		_ = c.addAgain(ctx, "AddTask", []*perceptorv1.Task{p}, results, false) // its error is that of the result
+		_ = c.addAgain(ctx, "AddTask", []*perceptorv1.Task{p}, results, "", false) // its error is that of the result
 		return results[0].ID, results[0].Err
 	}
 	if err := c.pauseBefore(ctx, 1); err != nil {
@@ -127,6 +131,9 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 		return slices.Repeat([]AddResult{{Err: failed}}, len(tasks)), failed
 	}
 	tasks = encoded
+	if o.upsert && o.requestID == "" {
+		o.requestID = rand.Text()
+	}
 	results = make([]AddResult, 0, len(tasks))
 	for n := 0; len(results) < len(tasks); n++ {
 		if fault := tasks[len(results)].fault(); fault != nil {
@@ -143,7 +150,7 @@ func (c *Client) AddTasks(ctx context.Context, tasks []Task, opts ...AddOption) 
 			id = fmt.Sprintf("%s-%d", id, n)
 		}
 		got, err := c.addBatch(ctx, "AddTasks", batch, id, o.upsert)
-		if again := c.addAgain(ctx, "AddTasks", batch, got, o.upsert); err == nil {
+		if again := c.addAgain(ctx, "AddTasks", batch, got, id, o.upsert); err == nil {
 			err = again
 		}
 		if err != nil {
@@ -177,7 +184,8 @@ func nextBatch(tasks []Task, traceParent string) []*perceptorv1.Task {
 
 // addBatch makes one call for op, which its errors name. Without an id it draws one for a shard
 // that the placement chooses, and splits a batch that is too large for the service. With an id it does not: if the
-// caller repeated the call when the service accepts more, the tasks of the halves would be stored again.
+// caller repeated the call when the service accepts more, the tasks of the halves would be stored again. Upserts may be split:
+// each is recognised by the id and its key.
 func (c *Client) addBatch(ctx context.Context, op string, batch []*perceptorv1.Task, id string, upsert bool) ([]AddResult, error) {
 	results, err := c.tryBatch(ctx, op, batch, id, upsert)
 	var e *Error
@@ -186,11 +194,11 @@ func (c *Client) addBatch(ctx context.Context, op string, batch []*perceptorv1.T
 		return results, err
 	case len(batch) == 1:
 		return results, nil // the task is refused, and the outcome of no other is unknown
-	case id != "":
+	case id != "" && !upsert:
 		return results, err
 	}
-	first, err := c.addBatch(ctx, op, batch[:len(batch)/2], "", upsert)
-	second, err2 := c.addBatch(ctx, op, batch[len(batch)/2:], "", upsert)
+	first, err := c.addBatch(ctx, op, batch[:len(batch)/2], id, upsert)
+	second, err2 := c.addBatch(ctx, op, batch[len(batch)/2:], id, upsert)
 	return slices.Concat(first, second), cmp.Or(err, err2)
 }
 
@@ -228,7 +236,10 @@ func (c *Client) tryBatch(ctx context.Context, op string, batch []*perceptorv1.T
 // each is stored in the database of its key, which may not have answered while others did. It
 // changes their results until CallTimeout has passed, and returns the error of one that is still
 // not stored.
-func (c *Client) addAgain(ctx context.Context, op string, batch []*perceptorv1.Task, results []AddResult, upsert bool) error {
+func (c *Client) addAgain(ctx context.Context, op string, batch []*perceptorv1.Task, results []AddResult, id string, upsert bool) error {
+	if !upsert {
+		id = "" // it is that of the tasks without keys
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
 	for tries := 1; ; tries++ {
@@ -245,7 +256,7 @@ func (c *Client) addAgain(ctx context.Context, op string, batch []*perceptorv1.T
 		if err := results[places[0]].Err; !c.mayRetry(ctx, err, tries) {
 			return err
 		}
-		again, err := c.addBatch(ctx, op, rest, "", upsert)
+		again, err := c.addBatch(ctx, op, rest, id, upsert)
 		for i, place := range places {
 			results[place] = again[i]
 		}

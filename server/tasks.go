@@ -238,6 +238,9 @@ func (s *taskService) add(ctx context.Context, b *batch, requestID string) (repl
 	s.yield(ctx, tenant, b)
 	defer func() { b.place.end(b.added) }()
 	if len(b.keyed) > 0 && b.keyed[0].request.Upsert {
+		for _, k := range b.keyed {
+			k.request.RequestID = requestID
+		}
 		refund, err := s.quotas.reserveUpserts(ctx, tenant, len(b.keyed))
 		if err != nil {
 			return false, err

@@ -305,6 +305,22 @@ func TestUpsertWithoutAKeyIsRefused(t *testing.T) {
 	}
 }
 
+// Without the request_id the store would take a repeated upsert for another one when its task has ended.
+func TestAnUpsertHasItsRequestID(t *testing.T) {
+	for _, upsert := range []bool{false, true} {
+		b := setup(t)
+		keyed := full()
+		keyed.IdempotencyKey = "key"
+		request := &perceptorv1.AddTasksRequest{Tasks: []*perceptorv1.Task{keyed}, RequestId: "request", Upsert: upsert}
+		if a := b.overGRPC("acme-secret", addTasks, request, &perceptorv1.AddTasksResponse{}); a.code != codes.OK {
+			t.Fatal(a.message)
+		}
+		if r := b.tasks.adds[0]; upsert != (r.RequestID == "request") || r.Upsert != upsert || r.Key != "key" {
+			t.Errorf("upsert %v: the store gets the request_id %q and the key %q", upsert, r.RequestID, r.Key)
+		}
+	}
+}
+
 func TestExplainAnswersReasonsAndTheNextInstants(t *testing.T) {
 	const explainTask = "/perceptor.v1.TaskService/ExplainTask"
 	b := setup(t)

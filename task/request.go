@@ -8,7 +8,7 @@ type AddRequest struct {
 	// Hash identifies the body. A request with a known RequestID must have the same Hash.
 	Hash [32]byte
 	// Key is the idempotency_key of the request's only task. Empty means none. It replaces
-	// RequestID.
+	// RequestID, which then serves to recognise a repeated upsert whose task has ended.
 	Key string
 	// Upsert gives the unfinished task of a known Key the terms of the spec, and
 	// adds a new task in the place of a finished one.

@@ -308,7 +308,7 @@ func (m *mover) change(ctx context.Context, x sent) error {
 	case *perceptorv1.UpdateTaskRequest:
 		err = m.update(ctx, q)
 	case *perceptorv1.AddTaskRequest:
-		err = m.upsert(ctx, q)
+		err = m.upsert(ctx, x.row, q)
 	default:
 		err = fmt.Errorf("%T is no request about a task", q)
 	}

@@ -20,7 +20,7 @@ import (
 // successor of a task that has ended needs the upsert of the API; its call has to begin, and to be answered, while the lease is valid.
 
 // upsert adds the task of a key, or replaces its terms.
-func (m *mover) upsert(ctx context.Context, q *perceptorv1.AddTaskRequest) (err error) {
+func (m *mover) upsert(ctx context.Context, x *row, q *perceptorv1.AddTaskRequest) (err error) {
 	t := q.GetTask()
 	if t.GetIdempotencyKey() == "" {
 		return &client.Error{Op: "UpsertTask", Kind: client.ErrInvalidArgument, Message: "the task has no idempotency_key"}
@@ -41,7 +41,7 @@ func (m *mover) upsert(ctx context.Context, q *perceptorv1.AddTaskRequest) (err 
 			err = m.addOne(ctx, t)
 			taken = errors.Is(err, client.ErrAlreadyExists)
 		case gone || ended(now):
-			return m.succeed(ctx, t)
+			return m.succeed(ctx, x, t)
 		default:
 			err = m.replace(ctx, t, now)
 		}
@@ -66,11 +66,12 @@ func (m *mover) addOne(ctx context.Context, t *perceptorv1.Task) error {
 	return results[0].Err
 }
 
-// succeed adds a task under the key of one that has ended.
-func (m *mover) succeed(ctx context.Context, t *perceptorv1.Task) error {
+// succeed adds a task under the key of one that has ended. If the answer is lost, the operation is sent again, perhaps when
+// the new task has ended, too: the id tells that it is the same one.
+func (m *mover) succeed(ctx context.Context, x *row, t *perceptorv1.Task) error {
 	ctx, cancel := context.WithDeadline(ctx, m.r.leasedUntil(m.part))
 	defer cancel()
-	return m.r.cfg.Client.TryUpsert(ctx, t)
+	return m.r.cfg.Client.TryUpsert(ctx, t, x.requestID())
 }
 
 // replace replaces all terms of the version of a task that was read.

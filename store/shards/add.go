@@ -183,6 +183,8 @@ func (db *database) storeWithNumbers(ctx context.Context, group []*adding) error
 			}
 			refused := db.settle(a, now, rows, &moved)
 			switch {
+			case len(refused) == 0 && a.keyed != nil:
+				db.store.queueUpsert(b, a, a.first)
 			case len(refused) == 0 || a.key == "":
 			case a.keyed != nil:
 				sql.KeyDrop.Queue(b, int16(a.home), a.req.Tenant, a.key, int64(a.first))

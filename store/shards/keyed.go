@@ -25,6 +25,10 @@ import (
 // extends the row's life by a day, or until the next instant if that is later, but by at
 // most a week.
 
+// An upsert whose answer was lost may be repeated when its task has ended already, and would add it a second time. So an
+// upsert with a request_id that adds or changes a task also writes a key row for that, with the id of the task. It is
+// read only when the task of the key has ended.
+
 // upsertTries is how often an upsert starts again because the task of its key ended or was
 // replaced meanwhile.
 const upsertTries = 8
@@ -65,6 +69,9 @@ func (s *Store) addKeyed(ctx context.Context, req task.AddRequest) (task.AddResu
 		if !errors.Is(err, errGone) {
 			return done, err
 		}
+		if again, known, err := s.upserted(ctx, a); known || err != nil {
+			return again, err
+		}
 		replaces = k.known
 	}
 	return task.AddResult{}, task.Errorf(task.ReasonTaskBusy, "the task of idempotency_key %q changes too often; try again", req.Key)
@@ -84,9 +91,44 @@ func (s *Store) replayKeyed(ctx context.Context, req task.AddRequest) (result ta
 	}
 	result, err = s.replaceTerms(ctx, a)
 	if errors.Is(err, errGone) {
-		return task.AddResult{}, false, nil
+		return s.upserted(ctx, a)
 	}
 	return result, err == nil, err
+}
+
+// upserted answers an upsert that was done before, with the same request_id and body. known is false if it was not.
+func (s *Store) upserted(ctx context.Context, a *adding) (result task.AddResult, known bool, err error) {
+	if a.req.RequestID == "" {
+		return task.AddResult{}, false, nil
+	}
+	ctx, leave, err := s.dbs[a.home.Database()].enter(ctx, a.req.Tenant)
+	if err != nil {
+		return task.AddResult{}, false, err
+	}
+	defer leave()
+	var id int64
+	var hash []byte
+	err = sql.KeyRead.QueryRow(ctx, s.db.Pool(a.home.Database()), int16(a.home), a.req.Tenant, a.upsertKey()).Scan(&id, nil, nil, &hash)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows), err == nil && !bytes.Equal(hash, a.req.Hash[:16]):
+		return task.AddResult{}, false, nil
+	case err != nil:
+		return task.AddResult{}, false, kernel.Unavailable(err)
+	}
+	return task.AddResult{Items: []task.AddItem{{ID: task.ID(id)}}, Replayed: true}, true, nil
+}
+
+func (a *adding) upsertKey() string {
+	return kernel.UpsertPrefix + a.req.RequestID + a.key
+}
+
+// queueUpsert records that the upsert has added or changed a task, if it can be recognised when it is repeated.
+func (s *Store) queueUpsert(b *pgx.Batch, a *adding, id task.ID) {
+	if !a.req.Upsert || a.req.RequestID == "" {
+		return
+	}
+	sql.KeyInsert.Queue(b, []int16{int16(a.home)}, []int32{a.req.Tenant}, []string{a.upsertKey()}, []int64{int64(id)}, []int32{1},
+		[][]byte{a.req.Hash[:16]}, s.cfg.KeyLifetime.Milliseconds())
 }
 
 // replayed answers an add whose key is known, also if its task is gone.
@@ -172,6 +214,7 @@ func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, er
 				return
 			}
 			sql.KeyReplace.Queue(b, int16(a.home), a.req.Tenant, a.key, int64(id), a.req.Hash[:16], a.keyed.lifetime.Milliseconds(), int64(id))
+			s.queueUpsert(b, a, id)
 		},
 	}
 	_, err := s.onMachine(ctx, a.req.Tenant, id, step)

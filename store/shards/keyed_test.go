@@ -340,3 +340,50 @@ func TestATriggeredRunOfABlockingTaskKeepsThePlannedInstant(t *testing.T) {
 		})
 	}
 }
+
+// The answer to an upsert may be lost, and its task may have ended when the call is repeated.
+func TestARepeatedUpsertAddsNothingWhenItsTaskHasEnded(t *testing.T) {
+	b := setup(t).running()
+	first := b.keyedRequest(1)
+	first.Upsert, first.RequestID = true, "first"
+	edit := with(first, 2, func(s *task.Spec) { s.Kind = "edited" })
+	edit.RequestID = "edit"
+	next := with(first, 3, func(s *task.Spec) { s.Kind = "next" })
+	next.RequestID = "next"
+	end := func(id task.ID) {
+		t.Helper()
+		if _, err := b.Cancel(t.Context(), b.tenant, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	repeat := func(r task.AddRequest, want task.ID) {
+		t.Helper()
+		if got := b.addKey(r); got.Items[0].ID != want || !got.Replayed {
+			t.Errorf("the repeated upsert %s: %+v, want task %s and nothing stored", r.RequestID, got, want)
+		}
+		if got, known, err := b.Replay(t.Context(), r); err != nil || !known || got.Items[0].ID != want {
+			t.Errorf("Replay of the upsert %s: %+v, %v, %v, want task %s", r.RequestID, got, known, err, want)
+		}
+	}
+	old := b.addKey(first).Items[0].ID
+	if got := b.addKey(edit); !got.Updated || got.Items[0].ID != old {
+		t.Fatalf("the edit: %+v", got)
+	}
+	end(old)
+	repeat(first, old)
+	repeat(edit, old)
+	fresh := b.addKey(next).Items[0].ID
+	if fresh == old {
+		t.Fatal("another upsert has added nothing")
+	}
+	end(fresh)
+	repeat(next, fresh)
+	// Another body, or no request_id, is another request.
+	other := with(next, 4, func(s *task.Spec) { s.Kind = "other" })
+	last := b.addKey(other).Items[0].ID
+	end(last)
+	other.RequestID = ""
+	if got := b.addKey(other); got.Replayed || got.Items[0].ID == last {
+		t.Errorf("an upsert without a request_id: %+v", got)
+	}
+}

@@ -382,7 +382,9 @@ type AddTaskRequest struct {
 	// 24 h stores nothing and returns the first answer. With another body it
 	// answers ALREADY_EXISTS. 1 to 64 printable ASCII characters, for example a
 	// UUID. Default: none, so a retry may store the task twice. A task with an
-	// idempotency_key needs none, because the key has the same effect.
+	// idempotency_key needs none, because the key has the same effect, unless
+	// upsert is set: a retry may come when the task has ended, and would add it
+	// again.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// For a task whose idempotency_key exists, with any body: replace the terms
 	// of the unfinished task, or add a new one under the key if that task has
@@ -528,7 +530,7 @@ type AddTasksRequest struct {
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// See AddTaskRequest.request_id. It covers all tasks of the batch without an
 	// idempotency_key. Tasks with a key are stored one by one, each under its
-	// key.
+	// key; of them it matters for upserts.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// See AddTaskRequest.upsert. A task without an idempotency_key is then
 	// refused.

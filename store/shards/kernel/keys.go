@@ -19,6 +19,8 @@ const (
 	TriggerPrefix = "\x02"
 	// ReplayPrefix is the prefix of the replays of dead runs.
 	ReplayPrefix = "\x03"
+	// UpsertPrefix is the prefix of the request_ids of upserts. The idempotency_key follows after TaskKeyPrefix.
+	UpsertPrefix = "\x04"
 )
 
 // ShardOfKey returns the shard of the key row of an idempotency_key. Its database has the task.
