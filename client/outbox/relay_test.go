@@ -201,6 +201,18 @@ func TestWhatIsRefusedForGoodBlocksNobodyAndCanBeRetriedOrDiscarded(t *testing.T
 	}
 }
 
+func TestAFunctionRefusesABeginThatIsNoInstantOfATask(t *testing.T) {
+	b := setup(t)
+	for _, begin := range []string{"infinity", "-infinity", "0044-03-15 12:00:00+00 BC", "1969-12-31 23:59:59+00", "9000-01-01 00:00:01+00"} {
+		for _, function := range []string{"perceptor_add", "perceptor_upsert"} {
+			_, err := b.pool.Exec(t.Context(), "SELECT perceptor_outbox."+function+`('k', '{}', $1::text::timestamptz, '{"idempotencyKey": "k"}')`, begin)
+			if err == nil || !strings.Contains(err.Error(), function+": begin_time") {
+				t.Errorf("%s at %s: %v", function, begin, err)
+			}
+		}
+	}
+}
+
 func TestTheOutboxWaitsWhilePerceptorIsAwayAndThenMovesAll(t *testing.T) {
 	b := setup(t)
 	b.api.Refuse(client.ErrUnavailable)

@@ -104,6 +104,11 @@ BEGIN
     task := '{"type": "ONE_SHOT"}' || coalesce(options, '{}') || jsonb_build_object('kind', kind,
         'params', (SELECT coalesce(jsonb_object_agg(p.key, coalesce(p.value, 'null')), '{}') FROM jsonb_each_text(coalesce(params, '{}')) AS p));
     IF begin_time IS NOT NULL THEN
+        -- to_char has no text for infinity, which many tables use for never, and drops the BC of a year.
+        IF begin_time NOT BETWEEN '1970-01-01 00:00:00Z' AND '9000-01-01 00:00:00Z' THEN
+            RAISE EXCEPTION '%: begin_time % is not between 1970-01-01T00:00:00Z and 9000-01-01T00:00:00Z', caller, begin_time
+                USING ERRCODE = 'invalid_parameter_value';
+        END IF;
         task := task || jsonb_build_object('beginTime', to_char(begin_time AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'));
     END IF;
     RETURN task;
