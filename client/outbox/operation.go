@@ -1,12 +1,15 @@
 package outbox
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/perceptor/perceptor/internal/jsonfault"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
@@ -68,9 +71,22 @@ func (o *operation) decode() (proto.Message, error) {
 	case formProto:
 		return q, proto.Unmarshal(o.body, q)
 	case formJSON:
-		return q, protojson.Unmarshal(o.body, q)
+		return q, readJSON(o.body, q)
 	}
 	return nil, fmt.Errorf("the body %w", errForm)
+}
+
+// readJSON reads a body into q. The error names each fault with its field, as that of the API does.
+func readJSON(body []byte, q proto.Message) error {
+	err := protojson.Unmarshal(body, q)
+	if err == nil || !json.Valid(body) {
+		return err
+	}
+	var faults []string
+	for _, f := range jsonfault.Faults(body, q, "") {
+		faults = append(faults, f.Field+": "+f.Message)
+	}
+	return errors.New(strings.Join(faults, "; "))
 }
 
 // text returns the body for people.

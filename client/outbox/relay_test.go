@@ -213,6 +213,24 @@ func TestAFunctionRefusesABeginThatIsNoInstantOfATask(t *testing.T) {
 	}
 }
 
+func TestARowWithFaultsIsSetAsideWithAllOfThem(t *testing.T) {
+	b := setup(t)
+	_, err := b.pool.Exec(t.Context(), `SELECT perceptor_outbox.perceptor_add('k', '{}', NULL, '{"type": "NON_BLOCKING", "interval": "1h", "max_cuont": 5}')`)
+	b.must(err)
+	b.relay()
+	b.drained()
+	list, err := standard.ListRefused(t.Context(), b.pool, 0, 100)
+	b.must(err)
+	if len(list) != 1 || list[0].Reason != ReasonUnreadable {
+		t.Fatalf("refused: %+v", list)
+	}
+	for _, fault := range []string{`task.interval: "1h" is not a duration; write seconds with an s`, "task.max_cuont: unknown field; did you mean max_count?"} {
+		if !strings.Contains(list[0].Message, fault) {
+			t.Errorf("the message is %q, without %q", list[0].Message, fault)
+		}
+	}
+}
+
 func TestTheOutboxWaitsWhilePerceptorIsAwayAndThenMovesAll(t *testing.T) {
 	b := setup(t)
 	b.api.Refuse(client.ErrUnavailable)

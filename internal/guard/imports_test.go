@@ -101,7 +101,7 @@ var imports = []rule{
 	// The SDK, which programs of others build in.
 	{"client", []string{"internal/ctxtime", "internal/kafkadial", "internal/kafkalogin", "internal/slots", "proto/perceptor/v1", "record/...", "task"}},
 	{"client/clienttest", []string{"client", "proto/perceptor/v1", "schedule", "server", "task"}},
-	{"client/outbox", []string{"client", "internal/ctxtime", "proto/perceptor/v1", "store/statement", "task"}},
+	{"client/outbox", []string{"client", "internal/ctxtime", "internal/jsonfault", "proto/perceptor/v1", "store/statement", "task"}},
 	{"examples/...", []string{"assign", "assign/loop", "client", "client/outbox", "examples/..."}},
 
 	// Tasks from files and tables into the API.
