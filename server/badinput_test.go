@@ -72,6 +72,9 @@ var badTasks = []badTask{
 	{"a negative interval", func(t *perceptorv1.Task) { t.Schedule = every(-time.Hour) }, []string{"interval"}, "-1h0m0s is not between", ""},
 	{"an interval below the minimum", func(t *perceptorv1.Task) { t.Schedule = every(999 * time.Millisecond) }, []string{"interval"}, "999ms is not between 1s", ""},
 	{"an interval over ten years", func(t *perceptorv1.Task) { t.Schedule = every(task.MaxInterval + time.Second) }, []string{"interval"}, "is not between", ""},
+	{"an interval over 292 years", func(t *perceptorv1.Task) {
+		t.Schedule = &perceptorv1.Task_Interval{Interval: &durationpb.Duration{Seconds: 99999999999}}
+	}, []string{"interval"}, "99999999999 s is more than 292 years", ""},
 	{"an interval of half milliseconds", func(t *perceptorv1.Task) { t.Schedule = every(time.Second + 500*time.Microsecond) }, []string{"interval"}, "whole number of milliseconds", ""},
 	{"an interval that is no duration", func(t *perceptorv1.Task) {
 		t.Schedule = &perceptorv1.Task_Interval{Interval: &durationpb.Duration{Seconds: 1, Nanos: -1}}

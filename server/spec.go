@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 	"time"
 
@@ -118,12 +119,21 @@ func timeFault(field string, t *timestamppb.Timestamp) *task.Fault {
 
 // durationFault returns the fault of a duration that is none, or nil.
 func durationFault(field string, d *durationpb.Duration) *task.Fault {
-	if d == nil || d.IsValid() {
+	switch {
+	case d == nil:
 		return nil
+	case !d.IsValid():
+		f := faultf(field, "%d s and %d ns is not a duration", d.Seconds, d.Nanos)
+		return &f
+	case d.Seconds > maxSeconds || d.Seconds < -maxSeconds:
+		f := faultf(field, "%d s is more than 292 years", d.Seconds)
+		return &f
 	}
-	f := faultf(field, "%d s and %d ns is not a duration", d.Seconds, d.Nanos)
-	return &f
+	return nil
 }
+
+// maxSeconds is where AsDuration begins to return another duration than the one that was sent.
+const maxSeconds = int64(math.MaxInt64 / time.Second)
 
 // instant is time for instants that no rule of package task judges.
 func (r *reader) instant(field string, t *timestamppb.Timestamp) task.Instant {

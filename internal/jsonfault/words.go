@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -63,9 +64,23 @@ func wrong(field protoreflect.FieldDescriptor, shown, text string) string {
 	case protoreflect.DoubleKind, protoreflect.FloatKind:
 		return shown + " is not a number, or too large"
 	case protoreflect.MessageKind, protoreflect.GroupKind:
-		return shown + " " + messageRule(field.Message())
+		return shown + " " + rangeRule(field.Message(), text)
 	}
 	return shown + " " + integerRule(field.Kind(), text)
+}
+
+var seconds = regexp.MustCompile(`^-?[0-9]{1,100}(\.[0-9]{1,9})?s$`)
+
+// rangeRule is messageRule for a text that may be well written and out of range.
+func rangeRule(m protoreflect.MessageDescriptor, text string) string {
+	rule := messageRule(m)
+	if rule == durationRule && seconds.MatchString(text) {
+		return "is not between -315576000000s and 315576000000s"
+	}
+	if _, err := time.Parse(time.RFC3339, text); rule == instantRule && err == nil {
+		return "is not of the years 1 to 9999"
+	}
+	return rule
 }
 
 func messageRule(m protoreflect.MessageDescriptor) string {
