@@ -10,14 +10,49 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/perceptor/perceptor/internal/spelling"
 )
 
 // plainUsage makes the errors of a command and those below it, about their arguments and the values of their flags, ones
 // for people: those of cobra and strconv are for programmers.
 func plainUsage(root *cobra.Command) {
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return plainValue(err) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {
+			return unknownFlag(cmd.Flags(), unknown.GetSpecifiedName())
+		}
+		return plainValue(err)
+	})
 	plainArguments(root)
 }
+
+// unknownFlag names the flags that are spelled alike, and those of a section, as --taskd.grace for --grace.
+func unknownFlag(flags *pflag.FlagSet, name string) error {
+	var best []string
+	distance := 1 + min(len(name), maxFlag)/4
+	flags.VisitAll(func(f *pflag.Flag) {
+		d := spelling.Distance(name[:min(len(name), maxFlag)], f.Name)
+		if strings.HasSuffix(f.Name, "."+name) {
+			d = 0
+		}
+		switch {
+		case f.Hidden || d > distance:
+		case d < distance:
+			best, distance = []string{"--" + f.Name}, d
+		default:
+			best = append(best, "--"+f.Name)
+		}
+	})
+	text := "unknown flag: --" + name
+	if len(best) > 0 && len(best) <= 3 {
+		text += "; did you mean " + strings.Join(best, " or ") + "?"
+	}
+	return errors.New(text)
+}
+
+// maxFlag bounds the names that are compared.
+const maxFlag = 60
 
 // ofCobra matches the errors of cobra about the number of arguments, which have no type.
 var ofCobra = regexp.MustCompile(`arg\(s\)|^unknown command`)

@@ -115,7 +115,7 @@ var imports = []rule{
 	{"internal/kafkalogin", nil},
 	{"internal/slots", nil},
 	{"internal/oidc/...", []string{"internal/ctxtime"}},
-	{"internal/cli", []string{"internal/config"}},
+	{"internal/cli", []string{"internal/config", "internal/spelling"}},
 	{"internal/telemetry", []string{"internal/requestid", "internal/share", "task"}},
 	{"internal/tracing", nil},
 	{"internal/subprocess", []string{"internal/ctxtime"}},
