@@ -39,6 +39,8 @@ func (g *gate) resolve(ctx context.Context, method string, request proto.Message
 	m, id := fieldAt(request.ProtoReflect(), path)
 	key := m.Get(m.Descriptor().Fields().ByName(keyField)).String()
 	switch {
+	case key == "" && m.Get(id).Int() == 0: // as of ByKey("")
+		return invalid([]task.Fault{faultf(path, "is missing, and so is %s: one of them names the task", keyField)})
 	case key == "":
 		return nil // the call checks the id
 	case m.Get(id).Int() == 0:

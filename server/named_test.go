@@ -47,6 +47,17 @@ func byKey(key string) []struct {
 	}
 }
 
+func TestACallThatNamesNoTaskSaysThatAKeyWouldDo(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, c := range byKey("") {
+		a := b.overGRPC("acme-secret", c.method, c.request, replyFor(t, c.method))
+		if fault := a.faults[naming[c.method]]; a.code != codes.InvalidArgument || !strings.Contains(fault, "is missing, and so is idempotency_key") {
+			t.Errorf("%s: %s %s", c.method, a.code, a.message)
+		}
+	}
+}
+
 func TestEveryCallAboutATaskTakesItsKey(t *testing.T) {
 	t.Parallel()
 	b, log := auditSetup(t)
