@@ -101,7 +101,7 @@ func retryAfter(s *status.Status) time.Duration {
 
 // writeRoutingError answers a request whose path or verb belongs to no method.
 func writeRoutingError(w http.ResponseWriter, r *http.Request, code int) {
-	err := reasoned(task.ReasonUnknownPath, "unknown path "+r.URL.Path)
+	err := reasoned(task.ReasonUnknownPath, "unknown path "+r.URL.Path+"; /v1/openapi.json has all of them")
 	switch code {
 	case http.StatusBadRequest:
 		err = malformed("the path " + r.URL.Path + " is damaged")

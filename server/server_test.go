@@ -131,6 +131,9 @@ func TestUnknownPathsAndVerbsAreAnsweredInJSON(t *testing.T) {
 		if a.http != c.want || a.reason != c.reason {
 			t.Errorf("%s %s: %d %s", c.verb, c.path, a.http, a.body)
 		}
+		if c.want == http.StatusNotFound && !strings.Contains(a.message, "/v1/openapi.json") {
+			t.Errorf("%s %s: %q does not say where the paths are", c.verb, c.path, a.message)
+		}
 	}
 	a := b.overGRPC("acme-secret", "/perceptor.v1.TaskService/Explode", &perceptorv1.GetTaskRequest{}, &perceptorv1.Task{})
 	if a.code != codes.Unimplemented || a.reason != "UNKNOWN_METHOD" {
