@@ -64,6 +64,26 @@ func TestStopEndsHandlersAfterItsGrace(t *testing.T) {
 	}
 }
 
+func TestAHandlerThatAStopInterruptsMaySnoozeItsRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	begun := make(chan struct{})
+	l := b.listen(ListenerConfig{StopGrace: 50 * time.Millisecond}, map[string]Handler{"slow": func(ctx context.Context, _ *Run) error {
+		close(begun)
+		<-ctx.Done()
+		if errors.Is(context.Cause(ctx), ErrStopping) {
+			return Snooze(time.Second)
+		}
+		return ctx.Err()
+	}})
+	b.publish(newRunOf(1, task.OneShot, "slow", nil))
+	within(t, "the handler", begun)
+	l.stop(t)
+	if len(b.svc.results) != 1 || b.svc.results[0].GetOutcome() != perceptorv1.RunResult_SNOOZE || b.lag() != 0 {
+		t.Errorf("results %v, lag %d", b.svc.results, b.lag())
+	}
+}
+
 func TestKilledListenersRunsAreTakenOver(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 1)
