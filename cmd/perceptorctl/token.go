@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,6 +120,14 @@ func (c *ctl) createDirect(cmd *cobra.Command, conf *config.Config, t *perceptor
 	return c.showSecret(cmd, t, secret, &perceptorv1.CreateTokenResponse{Token: t, Secret: secret})
 }
 
+// scopeNames returns the names of the scopes as --scope takes them.
+func scopeNames() (names []string) {
+	for _, n := range slices.Sorted(maps.Keys(perceptorv1.Token_Scope_name))[1:] {
+		names = append(names, strings.ToLower(perceptorv1.Token_Scope_name[n]))
+	}
+	return names
+}
+
 // setScopes sets the scopes of a new token.
 func setScopes(t *perceptorv1.Token, names []string, admin bool) error {
 	switch {
@@ -129,7 +139,7 @@ func setScopes(t *perceptorv1.Token, names []string, admin bool) error {
 	for _, name := range names {
 		n, ok := perceptorv1.Token_Scope_value[enumWord(name)]
 		if !ok || n == 0 {
-			return cli.Usagef("--scope: %q is not a scope", name)
+			return cli.Usagef("--scope: %q is not one of %s", name, strings.Join(scopeNames(), ", "))
 		}
 		t.Scopes = append(t.Scopes, perceptorv1.Token_Scope(n))
 	}

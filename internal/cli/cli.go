@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -99,6 +100,9 @@ func UnknownCommand(cmd *cobra.Command, args []string) error {
 	cmd.SuggestionsMinimumDistance = max(1, min(len(args[0])/2, 2)) // every word of three letters is near another one
 	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
 	alike := cmd.SuggestionsFor(args[0])
+	if len(alike) == 0 {
+		alike = synonyms(cmd, args[0])
+	}
 	if all := cmd.Commands(); len(all) == 1 { // then nothing else can be meant
 		alike = []string{all[0].Name()}
 	}
@@ -106,6 +110,33 @@ func UnknownCommand(cmd *cobra.Command, args []string) error {
 		text += "; did you mean " + strings.Join(alike, " or ") + "?"
 	}
 	return errors.New(text)
+}
+
+// words are the names that commands of one meaning have here and in other programs.
+var words = [][]string{
+	{"get", "show", "describe", "inspect", "info"},
+	{"list", "ls"},
+	{"add", "create", "new"},
+	{"update", "edit", "set", "change"},
+	{"delete", "remove", "rm", "purge", "cancel", "abort", "revoke"},
+	{"trigger", "run", "fire"},
+	{"replay", "retry"},
+	{"history", "events", "log", "logs"},
+}
+
+// synonyms returns the names of the commands below one that mean what a word does.
+func synonyms(cmd *cobra.Command, word string) (names []string) {
+	for _, same := range words {
+		if !slices.Contains(same, word) {
+			continue
+		}
+		for _, c := range cmd.Commands() {
+			if slices.Contains(same, c.Name()) {
+				names = append(names, c.Name())
+			}
+		}
+	}
+	return names
 }
 
 // indented indents all lines of an error but the first.
