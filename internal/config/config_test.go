@@ -345,6 +345,7 @@ func TestHalfOfAPairIsRefused(t *testing.T) {
 		"zookeeper: {tls: {ca_file: c}}":                                "zookeeper.tls.enabled: false",
 		"zookeeper: {user: u}":                                          "zookeeper.password: is missing",
 		"kafka: {tls: {enabled: true, cert_file: c}}":                   "kafka.tls.key_file: is missing",
+		"assignment: etcd":                                              `assignment: "etcd" is not one of postgres, zookeeper`,
 		"taskd: {tls: {cert_file: c, key_file: k, client_certs: some}}": `taskd.tls.client_certs: "some" is not one of required, optional`,
 	} {
 		l, err := load(t, file, nil)
@@ -353,6 +354,21 @@ func TestHalfOfAPairIsRefused(t *testing.T) {
 		}
 		if err := l.Validate(0); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", file, err, want)
+		}
+	}
+}
+
+func TestAFileWithoutKeysIsRefusedInWordsForPeople(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"- a", "[]", "pct_secret", "# a comment\n5"} {
+		_, err := load(t, text, nil)
+		if err == nil || !strings.Contains(err.Error(), "keys and their values are needed, such as log.level: info") || strings.Contains(err.Error(), "pct_") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for _, text := range []string{"", "# nothing", "{}", "---\n"} {
+		if _, err := load(t, text, nil); err != nil {
+			t.Errorf("%q: %v", text, err)
 		}
 	}
 }

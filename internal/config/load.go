@@ -171,6 +171,12 @@ func fileLayer(_ *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) 
 type strictYAML struct{ *yaml.YAML }
 
 func (y strictYAML) Unmarshal(text []byte) (map[string]any, error) {
+	var root yamlv3.Node
+	if yamlv3.Unmarshal(text, &root) == nil && len(root.Content) == 1 {
+		if top := root.Content[0]; top.Kind == yamlv3.SequenceNode || top.Kind == yamlv3.ScalarNode && top.Tag != "!!null" {
+			return nil, fmt.Errorf("line %d: keys and their values are needed, such as log.level: info", top.Line)
+		}
+	}
 	values, err := y.YAML.Unmarshal(text)
 	if err != nil {
 		return nil, err

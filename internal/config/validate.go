@@ -269,8 +269,9 @@ func (v *validator) within(key string, d, low, high time.Duration) {
 	v.check(d >= low && d <= high, "%s: %s is not between %s and %s", key, d, low, high)
 }
 
+// oneOf checks a value; an empty one among those allowed means the default, and is not named.
 func (v *validator) oneOf(key, value string, allowed ...string) {
-	v.check(slices.Contains(allowed, value), "%s: %q is not one of %s", key, value, strings.Join(allowed, ", "))
+	v.check(slices.Contains(allowed, value), "%s: %q is not one of %s", key, value, strings.TrimPrefix(strings.Join(allowed, ", "), ", "))
 }
 
 // addresses checks host:port with both.
