@@ -75,8 +75,13 @@ func (l *Listener) Handle(name string, h Handler, opts ...HandleOption) {
 	if fault := task.NameFault(name, task.MaxKindBytes); fault != "" {
 		panic(fmt.Sprintf("perceptor: Handle: the kind %s", fault))
 	}
-	if h == nil || l.kinds[name] != nil || l.ran.Load() {
-		panic(fmt.Sprintf("perceptor: Handle: the kind %q: the handler is nil, the second one, or comes after Run", name))
+	switch {
+	case h == nil:
+		panic(fmt.Sprintf("perceptor: Handle: the kind %q: the handler is nil", name))
+	case l.kinds[name] != nil:
+		panic(fmt.Sprintf("perceptor: Handle: the kind %q has a handler already", name))
+	case l.ran.Load():
+		panic(fmt.Sprintf("perceptor: Handle: the kind %q comes after Run", name))
 	}
 	k := &kind{name: name, handler: h}
 	for _, f := range opts {

@@ -280,3 +280,12 @@ func TestMistakesOfRegistrationPanic(t *testing.T) {
 		}()
 	}
 }
+
+func TestAListenerWithoutHandlersDoesNotStart(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := unconnected(t).Run(ctx); err == nil || !strings.Contains(err.Error(), "no handler") {
+		t.Errorf("it ran: %v", err)
+	}
+}

@@ -135,10 +135,13 @@ func (c *Client) NewListener(cfg ListenerConfig) (*Listener, error) {
 // fetching, waits up to StopGrace for running handlers, reports their results,
 // commits offsets, leaves the group and returns nil. It waits for services that
 // are unavailable. It returns an error only if it cannot start: the token is
-// refused, or Run was called before.
+// refused, no kind has a handler, or Run was called before.
 func (l *Listener) Run(ctx context.Context) error {
 	if l.ran.Swap(true) {
 		return errors.New("perceptor: Listener.Run was called twice")
+	}
+	if len(l.kinds) == 0 { // it would take runs from those that can handle them
+		return errors.New("perceptor: the listener has no handler: call Handle before Run")
 	}
 	for _, k := range l.kinds {
 		k.call = l.chain(k)

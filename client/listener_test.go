@@ -478,6 +478,7 @@ func TestListenerWithABadTokenSaysSoAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.Handle("never", func(context.Context, *Run) error { return nil })
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := l.Run(ctx); !errors.Is(err, ErrUnauthenticated) {

@@ -379,6 +379,7 @@ func TestWhatIsNotPossibleHereIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.Handle("k", func(context.Context, *client.Run) error { return nil })
 	_, pausing := c.PauseKind(t.Context(), "k")
 	_, bulk := c.CreateBulk(t.Context(), client.Bulk{Action: client.BulkCancel})
 	for name, err := range map[string]error{"GetDelivery": l.Run(t.Context()), "PauseKind": pausing, "CreateBulkOperation": bulk} {
