@@ -28,6 +28,8 @@ func (o *Options) checkClock() error {
 		return fmt.Errorf("the virtual clock %q is neither %s nor %s", o.VirtualClock, FrozenClock, RunningClock)
 	case o.VirtualClock == RealClock && !o.ClockStart.IsZero():
 		return errors.New("a start is given for the virtual clock, but there is no virtual clock")
+	case !o.ClockStart.IsZero() && task.InstantFault(task.At(o.ClockStart)) != "":
+		return fmt.Errorf("the start of the virtual clock: %s", task.InstantFault(task.At(o.ClockStart)))
 	case o.VirtualClock != RealClock && o.Demo:
 		return errors.New("the demo needs the real clock and does not work with a virtual one")
 	}

@@ -286,6 +286,8 @@ func TestClocksThatDoNotGoTogetherAreRefused(t *testing.T) {
 	for want, o := range map[string]Options{
 		"neither frozen nor running":  {VirtualClock: "warped"},
 		"no virtual clock":            {ClockStart: time.Now()},
+		"0000-01-01T00:00:00.000Z is": {VirtualClock: FrozenClock, ClockStart: time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)},
+		"9999-01-01T00:00:00.000Z is": {VirtualClock: FrozenClock, ClockStart: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)},
 		"the demo needs the real clo": {VirtualClock: FrozenClock, Demo: true},
 	} {
 		if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
