@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/duration"
+	"github.com/perceptor/perceptor/internal/jsonsyntax"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 	"github.com/perceptor/perceptor/task"
 )
@@ -56,7 +58,7 @@ func (a *addFlags) termFlags(cmd *cobra.Command) {
 	f.Int64Var(&a.task.MaxCount, "max-count", 0, "most runs of the task (default no limit)")
 	f.StringArrayVar(&a.params, "param", nil, "KEY=VALUE for the handler; may be repeated")
 	f.StringVar(&a.payload, "payload", "", "bytes for the handler: the text itself, @FILE, or @- for standard input")
-	f.StringVar(&a.contentType, "content-type", "", "media type of the payload (default application/json if it is JSON, otherwise application/octet-stream)")
+	f.StringVar(&a.contentType, "content-type", "", "media type of the payload (default application/json if it is JSON, needed if it only looks like JSON, otherwise application/octet-stream)")
 	duration.Var(f, &a.ackTimeout, "ack-timeout", 0, "how long to wait for a result before a run is delivered again (default 1m)")
 	duration.Var(f, &a.giveUpAfter, "give-up-after", 0, "how long after its first claim a run without a result becomes dead (default 24h)")
 	f.Int32Var(&a.maxAttempts, "max-attempts", 0, "failures after which a run becomes dead (default 5)")
@@ -226,6 +228,8 @@ func (a *addFlags) readPayload(cmd *cobra.Command) (*perceptorv1.Payload, error)
 		return nil, nil
 	case len(data) == 0:
 		return nil, cli.Usagef("--payload: is empty")
+	case a.contentType == "" && meansJSON(a.payload, data) && !json.Valid(data):
+		return nil, cli.Usagef("--payload: is not JSON: %s; set --content-type if it is something else", jsonsyntax.Fault(data))
 	case a.contentType == "" && json.Valid(data):
 		return &perceptorv1.Payload{Data: data, ContentType: task.JSONContentType}, nil
 	}
@@ -306,4 +310,10 @@ func runsCell(x *perceptorv1.Task) string {
 		runs += " of " + strconv.FormatInt(x.MaxCount, 10)
 	}
 	return runs
+}
+
+// meansJSON reports whether a payload is most likely meant as JSON, so that a slip of the pen is not stored as bytes.
+func meansJSON(flag string, data []byte) bool {
+	data = bytes.TrimSpace(data)
+	return strings.HasPrefix(flag, "@") && strings.HasSuffix(flag, ".json") || bytes.HasPrefix(data, []byte("{")) || bytes.HasPrefix(data, []byte("[{"))
 }
