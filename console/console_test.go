@@ -754,6 +754,54 @@ func TestAnEditOfOneParamKeepsTheOthers(t *testing.T) {
 	}
 }
 
+// TestAFormKeepsTheZoneInWhichItWasShown sends a form after the zone of the browser has changed.
+func TestAFormKeepsTheZoneInWhichItWasShown(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	task := proto.CloneOf(mustTask(t, b))
+	task.BeginTime = timestamppb.New(time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC))
+	b.api.answers["GetTask"] = func(context.Context, proto.Message) (proto.Message, error) { return task, nil }
+	b.zone("Europe/Berlin")
+	_, page := b.get("tasks/513/edit")
+	zone := regexp.MustCompile(`name="times_in" value="([^"]+)"`).FindStringSubmatch(page)
+	if zone == nil || !strings.Contains(page, `value="2030-01-01T13:00:00"`) {
+		t.Fatalf("the form does not say its zone: %s", page)
+	}
+	form := url.Values{"csrf": {b.csrf()}, "times_in": zone[1:], "version": {"3"}}
+	for _, f := range (&view{Zone: mustZone(t, "Europe/Berlin")}).taskFields(task) {
+		form.Set(f.Name, f.Value)
+	}
+	b.zone("America/New_York")
+	if code, body := b.post("tasks/513/edit", form); code != http.StatusOK || !strings.Contains(body, "Nothing was changed") {
+		t.Errorf("%d %s", code, body)
+	}
+	form.Set("begin_time", "2030-01-01T14:00:00")
+	b.post("tasks/513/edit", form)
+	want := time.Date(2030, 1, 1, 13, 0, 0, 0, time.UTC)
+	if calls := b.api.called("UpdateTask"); len(calls) != 1 || !calls[0].request.(*perceptorv1.UpdateTaskRequest).Task.BeginTime.AsTime().Equal(want) {
+		t.Errorf("sent %v", calls)
+	}
+}
+
+func mustZone(t *testing.T, name string) *time.Location {
+	t.Helper()
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return zone
+}
+
+// zone sets the zone of the browser, as the script of the pages does.
+func (b *browser) zone(name string) {
+	b.t.Helper()
+	at, err := url.Parse(b.server.URL + root)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.client.Jar.SetCookies(at, []*http.Cookie{{Name: "perceptor-zone", Value: url.QueryEscape(name), Path: root}})
+}
+
 func TestListsAreReadAsTheyAreWritten(t *testing.T) {
 	t.Parallel()
 	for _, names := range [][]string{

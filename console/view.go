@@ -46,18 +46,14 @@ type view struct {
 }
 
 func (c *Console) newView(w http.ResponseWriter, r *http.Request, s *session, p *page) *view {
-	v := &view{Console: c, w: w, r: r, ctx: r.Context(), session: s, page: p, status: http.StatusOK, Now: time.Now(), Zone: time.UTC}
-	if cookie, err := r.Cookie("perceptor-zone"); err == nil && len(cookie.Value) < 64 {
-		if name, err := url.QueryUnescape(cookie.Value); err == nil {
-			if zone, err := time.LoadLocation(name); err == nil && name != "Local" {
-				v.Zone = zone
-			}
-		}
-	}
+	v := &view{Console: c, w: w, r: r, ctx: r.Context(), session: s, page: p, status: http.StatusOK, Now: time.Now(), Zone: browserZone(r)}
 	if cookie, err := r.Cookie("perceptor-theme"); err == nil && (cookie.Value == "dark" || cookie.Value == "light") {
 		v.Theme = cookie.Value
 	}
 	if s != nil {
+		if zone := namedZone(r.PostFormValue(formZone)); zone != nil {
+			v.Zone = zone
+		}
 		v.csrf = s.formToken()
 		v.Tenant = r.FormValue("tenant")
 		v.rememberTenant()
@@ -66,6 +62,34 @@ func (c *Console) newView(w http.ResponseWriter, r *http.Request, s *session, p 
 		}
 	}
 	return v
+}
+
+// formZone is the field of a form with the zone in which it was shown. The zone of the browser may be
+// another one when the form is sent, and must not move what the form has.
+const formZone = "times_in"
+
+// browserZone returns the zone of the browser, or UTC.
+func browserZone(r *http.Request) *time.Location {
+	if cookie, err := r.Cookie("perceptor-zone"); err == nil {
+		if name, err := url.QueryUnescape(cookie.Value); err == nil {
+			if zone := namedZone(name); zone != nil {
+				return zone
+			}
+		}
+	}
+	return time.UTC
+}
+
+// namedZone returns the zone with a name, or nil.
+func namedZone(name string) *time.Location {
+	if name == "" || name == "Local" || len(name) >= 64 {
+		return nil
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return nil
+	}
+	return zone
 }
 
 // rememberTenant chooses the tenant of the page: that of the address, the last one, or that of
@@ -300,6 +324,9 @@ func (v *view) Live() int {
 	}
 	return v.page.live
 }
+
+// Posted says that the page answers a form, so it cannot just be loaded again.
+func (v *view) Posted() bool { return v.r.Method == http.MethodPost }
 
 // Charts says that the page has pictures.
 func (v *view) Charts() bool { return v.page.charts }

@@ -12,7 +12,7 @@ const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 if (zone && zone !== html.dataset.zone && sessionStorage.getItem("zone") !== zone) {
   sessionStorage.setItem("zone", zone); // once, even if the server does not know the zone
   remember("zone", zone);
-  if (!document.querySelector("[data-submit-at-once], [data-follow-at-once]")) location.reload();
+  if (!("posted" in html.dataset) && !document.querySelector("[data-submit-at-once], [data-follow-at-once]")) location.reload();
 }
 
 for (const form of document.querySelectorAll("[data-submit-at-once]")) form.submit();
