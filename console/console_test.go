@@ -661,7 +661,7 @@ func TestAnEditSendsOnlyWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "acme-secret")
 	_, page := b.get("tasks/513/edit")
-	form := url.Values{"csrf": {b.csrf()}, "version": {"3"}}
+	form := url.Values{"csrf": {b.csrf()}}
 	v := (&view{Zone: time.UTC})
 	for _, f := range v.taskFields(mustTask(t, b)) {
 		form.Set(f.Name, f.Value)
@@ -679,6 +679,71 @@ func TestAnEditSendsOnlyWhatHasChanged(t *testing.T) {
 	if got := strings.Join(r.UpdateMask.Paths, " "); got != "interval tags" || r.Version != 3 || r.Task.GetInterval().AsDuration() != 2*time.Hour {
 		t.Errorf("sent %v", r)
 	}
+}
+
+func TestAnEditKeepsWhatOthersHaveChanged(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	task := proto.CloneOf(mustTask(t, b))
+	task.MisfirePolicy, task.Overlap, task.Params = perceptorv1.Task_SKIP, perceptorv1.Task_Overlap_ALLOW, map[string]string{"a": "1"}
+	task.BeginTime = timestamppb.New(time.Date(2030, 1, 1, 12, 0, 0, 5e8, time.UTC))
+	b.api.answers["GetTask"] = func(context.Context, proto.Message) (proto.Message, error) { return task, nil }
+	_, page := b.get("tasks/513/edit")
+	form := b.filled(page)
+	form.Set("interval", "2h")
+	// Meanwhile somebody else changes other terms.
+	task = proto.CloneOf(task)
+	task.Version, task.Tags, task.Params, task.BeginTime = 4, []string{"x"}, map[string]string{"a": "2"}, timestamppb.New(time.Date(2031, 1, 1, 12, 0, 0, 0, time.UTC))
+	if code, body := b.post("tasks/513/edit", form); code != http.StatusOK || !strings.Contains(body, "Changed: interval.") {
+		t.Errorf("%d %s", code, body)
+	}
+	calls := b.api.called("UpdateTask")
+	if len(calls) != 1 || calls[0].request.(*perceptorv1.UpdateTaskRequest).Version != 4 {
+		t.Errorf("sent %v", calls)
+	}
+	form.Set("tags", "y")
+	form.Set("params", "a=3")
+	code, body := b.post("tasks/513/edit", form)
+	if code != http.StatusConflict || !strings.Contains(body, "Somebody else has changed this to &#34;x&#34;") || !strings.Contains(body, "Somebody else has changed this since") {
+		t.Errorf("a change of the same terms: %d %s", code, body)
+	}
+	if n := len(b.api.called("UpdateTask")); n != 1 {
+		t.Errorf("%d changes were sent", n)
+	}
+	// The form that is shown again has what was typed, and what others have changed in the other fields.
+	again := b.filled(body)
+	if again.Get("tags") != "y" || again.Get("params") != "a=3" || again.Get("interval") != "2h" || again.Get("begin_time") != "2031-01-01T12:00:00" {
+		t.Errorf("the form has %v", again)
+	}
+	if code, body := b.post("tasks/513/edit", again); code != http.StatusOK || !strings.Contains(body, "Changed: interval, tags, params.") {
+		t.Errorf("saved again: %d %s", code, body)
+	}
+}
+
+var (
+	inputValue    = regexp.MustCompile(`<input[^>]* name="([^"]+)" value="([^"]*)"`)
+	textareaValue = regexp.MustCompile(`<textarea[^>]* name="([^"]+)"[^>]*>([^<]*)</textarea>`)
+	selectValue   = regexp.MustCompile(`<select[^>]* name="([^"]+)">([^\n]*)</select>`)
+	optionValue   = regexp.MustCompile(`<option value="([^"]*)" selected>`)
+)
+
+// filled returns the form of a page as a browser sends it.
+func (b *browser) filled(page string) url.Values {
+	b.t.Helper()
+	_, page, found := strings.Cut(page, "<main")
+	if !found {
+		b.t.Fatalf("no page: %s", page)
+	}
+	form := url.Values{}
+	for _, m := range slices.Concat(inputValue.FindAllStringSubmatch(page, -1), textareaValue.FindAllStringSubmatch(page, -1)) {
+		form.Set(m[1], html.UnescapeString(m[2]))
+	}
+	for _, m := range selectValue.FindAllStringSubmatch(page, -1) {
+		if o := optionValue.FindStringSubmatch(m[2]); o != nil {
+			form.Set(m[1], o[1])
+		}
+	}
+	return form
 }
 
 func TestAnEditOfATenantKeepsWhatOthersHaveChanged(t *testing.T) {
@@ -739,7 +804,7 @@ func TestAnEditOfOneParamKeepsTheOthers(t *testing.T) {
 	task.Params = map[string]string{"a": "1", "b=c": "2", "z": "3 "}
 	task.BeginTime = timestamppb.New(time.Date(2030, 1, 1, 12, 0, 0, 5e8, time.UTC))
 	b.api.answers["GetTask"] = func(context.Context, proto.Message) (proto.Message, error) { return task, nil }
-	form := url.Values{"csrf": {b.csrf()}, "version": {"3"}}
+	form := url.Values{"csrf": {b.csrf()}}
 	for _, f := range (&view{Zone: time.UTC}).taskFields(task) {
 		form.Set(f.Name, strings.ReplaceAll(f.Value, "\n", "\r\n"))
 	}
@@ -767,7 +832,7 @@ func TestAFormKeepsTheZoneInWhichItWasShown(t *testing.T) {
 	if zone == nil || !strings.Contains(page, `value="2030-01-01T13:00:00"`) {
 		t.Fatalf("the form does not say its zone: %s", page)
 	}
-	form := url.Values{"csrf": {b.csrf()}, "times_in": zone[1:], "version": {"3"}}
+	form := url.Values{"csrf": {b.csrf()}, "times_in": zone[1:]}
 	for _, f := range (&view{Zone: mustZone(t, "Europe/Berlin")}).taskFields(task) {
 		form.Set(f.Name, f.Value)
 	}
@@ -846,7 +911,7 @@ func TestATagWithACommaStaysOneTag(t *testing.T) {
 			t.Errorf("the link of %s lists tasks with the tags %q", page, got)
 		}
 	}
-	form := url.Values{"csrf": {b.csrf()}, "version": {"3"}}
+	form := url.Values{"csrf": {b.csrf()}}
 	for _, f := range (&view{Zone: time.UTC}).taskFields(task) {
 		form.Set(f.Name, f.Value)
 	}

@@ -2,8 +2,11 @@ package console
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,10 +47,47 @@ func (f *field) Options() []string {
 	return nil
 }
 
-// unchanged reports whether the user left the field as it was. A browser or [view.given] may have taken
-// the spaces around the value away, which nobody has changed.
-func (f *field) unchanged() bool {
-	return f.Given == f.Value || f.Kind != "area" && f.Given == strings.TrimSpace(f.Value)
+// Was is what a form remembers of the value with which it was opened: the value, or a digest of a long
+// text, which would make the form twice as large.
+func (f *field) Was() string { return f.memory(f.Value) }
+
+func (f *field) memory(text string) string {
+	if f.Kind != "area" {
+		return text
+	}
+	sum := sha256.Sum256([]byte(text))
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// opened returns [field.Was] of the form that was sent. Others may have changed the value since.
+func (v *view) opened(f *field) string {
+	if shown, has := v.r.PostForm["was_"+f.Name]; has {
+		return shown[0]
+	}
+	return f.Was()
+}
+
+// unchanged reports whether the user left the field as it was, or typed what it has now. A browser or
+// [view.given] may have taken the spaces around the value away, which nobody has changed.
+func (v *view) unchanged(f *field) bool {
+	if f.Given == f.Value || f.memory(f.Given) == v.opened(f) {
+		return true
+	}
+	for _, was := range []string{f.Value, v.opened(f)} {
+		if f.Kind != "area" && f.Given == strings.TrimSpace(was) || f.Kind == "time" && v.sameInstant(f.Given, was) {
+			return true
+		}
+	}
+	return false
+}
+
+// changedByOthers is the fault of a field that somebody else has changed, too.
+func (f *field) changedByOthers() string {
+	to := ""
+	if f.Kind != "area" {
+		to = fmt.Sprintf(" to %q", f.Value)
+	}
+	return "Somebody else has changed this" + to + " since you opened the form. Save again to replace it."
 }
 
 // editData is the data of the page for edits.
@@ -55,7 +95,6 @@ type editData struct {
 	Task    *perceptorv1.Task
 	Fields  []*field
 	Problem *problem
-	Version int32
 	// Hidden says that the params cannot be seen, so they cannot be edited.
 	Hidden bool
 }
@@ -70,12 +109,9 @@ func (v *view) editTask() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &editData{Task: t, Fields: v.taskFields(t), Version: t.Version, Hidden: !v.May("READ")}
+	d := &editData{Task: t, Fields: v.taskFields(t), Hidden: !v.May("READ")}
 	if v.r.Method != "POST" {
 		return d, nil
-	}
-	if version, err := strconv.ParseInt(v.Query("version"), 10, 32); err == nil {
-		d.Version = int32(version)
 	}
 	change, ok := v.readChange(d)
 	if !ok {
@@ -108,28 +144,31 @@ func (v *view) refusedEdit(d *editData, err error) error {
 	return nil
 }
 
-// readChange returns the request for those fields whose text has changed.
+// readChange returns the request for those fields whose text the user has changed. What others have
+// changed since the form was opened stays: the form has the value that each field had. The version is
+// the one that was compared with.
 func (v *view) readChange(d *editData) (*perceptorv1.UpdateTaskRequest, bool) {
 	change := &perceptorv1.UpdateTaskRequest{
-		Task: &perceptorv1.Task{Id: d.Task.Id}, UpdateMask: &fieldmaskpb.FieldMask{}, Version: d.Version,
+		Task: &perceptorv1.Task{Id: d.Task.Id}, UpdateMask: &fieldmaskpb.FieldMask{}, Version: d.Task.Version,
 	}
 	ok := true
 	for _, f := range d.Fields {
 		f.Given = v.given(f)
-		if f.unchanged() || f.Kind == "time" && v.sameInstant(f.Given, f.Value) || f.Name == "params" && d.Hidden {
+		if v.unchanged(f) || f.Name == "params" && d.Hidden {
+			f.Given = f.Value // if the form is shown again, it must not take back what others have changed
 			continue
 		}
-		if !f.set(v, change.Task, f.Given) {
-			f.Fault, ok = "This is malformed: "+f.Hint, false
-			continue
+		switch {
+		case v.opened(f) != f.Was():
+			f.Fault, v.status, ok = f.changedByOthers(), http.StatusConflict, false
+		case !f.set(v, change.Task, f.Given):
+			f.Fault, v.status, ok = "This is malformed: "+f.Hint, http.StatusBadRequest, false
+		default:
+			change.UpdateMask.Paths = append(change.UpdateMask.Paths, f.path)
 		}
-		change.UpdateMask.Paths = append(change.UpdateMask.Paths, f.path)
 	}
 	if slices.ContainsFunc(change.UpdateMask.Paths, func(p string) bool { return strings.HasPrefix(p, "cron.") }) {
 		change.Task.Schedule = v.wholeCron(d)
-	}
-	if !ok {
-		v.status = 400
 	}
 	return change, ok
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -203,19 +204,16 @@ func (v *view) editTenant() (any, error) {
 func (v *view) readSettings(d *tenantForm, change *perceptorv1.UpdateTenantRequest) (ok bool) {
 	ok = true
 	for _, f := range d.Fields {
-		given, was := strings.TrimSpace(v.r.PostFormValue(f.Name)), f.Value
-		if shown, has := v.r.PostForm["was_"+f.Name]; has {
-			was = shown[0]
-		}
+		given, was := strings.TrimSpace(v.r.PostFormValue(f.Name)), v.opened(&f.field)
 		if given == was || given == f.Value {
 			continue
 		}
 		f.Given = given
 		switch {
 		case was != f.Value:
-			f.Fault, v.status, ok = fmt.Sprintf("Somebody else has changed this to %q since you opened the form. Save again to replace it.", f.Value), 409, false
+			f.Fault, v.status, ok = f.changedByOthers(), http.StatusConflict, false
 		case !f.store(change.Tenant, given):
-			f.Fault, v.status, ok = "This is malformed: "+f.Hint, 400, false
+			f.Fault, v.status, ok = "This is malformed: "+f.Hint, http.StatusBadRequest, false
 		default:
 			change.UpdateMask.Paths = append(change.UpdateMask.Paths, f.Name)
 		}
