@@ -783,6 +783,29 @@ func TestAnEditOfATenantKeepsWhatOthersHaveChanged(t *testing.T) {
 	}
 }
 
+func TestASettingThatDoesNotFitIsMalformed(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "admin-secret")
+	_, page := b.get("tenants/acme/edit")
+	for _, name := range []string{"dispatch_rate", "dispatch_burst", "weight", "add_rate", "max_params_bytes", "max_backlog"} {
+		for _, value := range []string{"4294967296", "-4294967295", "99999999999999999999"} {
+			if name == "max_backlog" && len(value) < 20 {
+				continue // it has 64 bits
+			}
+			form := b.filled(page)
+			form.Set("history", form.Get("was_history"))
+			form.Set(name, value)
+			code, body := b.post("tenants/acme/edit", form)
+			if code != http.StatusBadRequest || strings.Count(body, "This is malformed") != 1 {
+				t.Errorf("%s %s: %d", name, value, code)
+			}
+		}
+	}
+	if calls := b.api.called("UpdateTenant"); len(calls) != 0 {
+		t.Errorf("sent %v", calls)
+	}
+}
+
 func TestParamsAreReadAsTheyAreWritten(t *testing.T) {
 	t.Parallel()
 	for _, params := range []map[string]string{

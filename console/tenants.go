@@ -225,12 +225,12 @@ func (v *view) readSettings(d *tenantForm, change *perceptorv1.UpdateTenantReque
 func tenantFields(t *perceptorv1.Tenant) []*tenantField {
 	const quota = "0: the default of the installation; -1: no limit"
 	fields := []*tenantField{
-		whole("dispatch_rate", "Dispatch rate", int64(t.DispatchRate), "runs per second; 0: no limit", func(t *perceptorv1.Tenant, n int64) { t.DispatchRate = int32(n) }),
-		whole("dispatch_burst", "Dispatch burst", int64(t.DispatchBurst), "runs at once after a quiet time; 0: as many as in one second", func(t *perceptorv1.Tenant, n int64) { t.DispatchBurst = int32(n) }),
-		whole("weight", "Weight", int64(t.Weight), "the share among backlogged tenants", func(t *perceptorv1.Tenant, n int64) { t.Weight = int32(n) }),
-		whole("add_rate", "Add rate", int64(t.AddRate), quota, func(t *perceptorv1.Tenant, n int64) { t.AddRate = int32(n) }),
+		whole("dispatch_rate", "Dispatch rate", t.DispatchRate, "runs per second; 0: no limit", func(t *perceptorv1.Tenant, n int32) { t.DispatchRate = n }),
+		whole("dispatch_burst", "Dispatch burst", t.DispatchBurst, "runs at once after a quiet time; 0: as many as in one second", func(t *perceptorv1.Tenant, n int32) { t.DispatchBurst = n }),
+		whole("weight", "Weight", t.Weight, "the share among backlogged tenants", func(t *perceptorv1.Tenant, n int32) { t.Weight = n }),
+		whole("add_rate", "Add rate", t.AddRate, quota, func(t *perceptorv1.Tenant, n int32) { t.AddRate = n }),
 		whole("max_backlog", "Max. unfinished tasks", t.MaxBacklog, quota, func(t *perceptorv1.Tenant, n int64) { t.MaxBacklog = n }),
-		whole("max_params_bytes", "Max. bytes of params and payload", int64(t.MaxParamsBytes), "1 to 262,144", func(t *perceptorv1.Tenant, n int64) { t.MaxParamsBytes = int32(n) }),
+		whole("max_params_bytes", "Max. bytes of params and payload", t.MaxParamsBytes, "1 to 262,144", func(t *perceptorv1.Tenant, n int32) { t.MaxParamsBytes = n }),
 		{field{Name: "default_retention", Label: "Retention of finished tasks", Value: plainDuration(t.DefaultRetention), Hint: "such as 90s, 1h30m or 2d"}, func(t *perceptorv1.Tenant, s string) (ok bool) {
 			t.DefaultRetention, ok = parseDuration(s)
 			return ok
@@ -274,11 +274,13 @@ func historyLevels() string {
 	return strings.Join(names, ",")
 }
 
-func whole(name, label string, value int64, hint string, set func(*perceptorv1.Tenant, int64)) *tenantField {
-	return &tenantField{field{Name: name, Label: label, Value: strconv.FormatInt(value, 10), Hint: hint}, func(t *perceptorv1.Tenant, s string) bool {
+// whole is a setting that is a whole number. One that does not fit is malformed: cut off, it would be
+// another number, and 2^32 would be 0, which is no limit.
+func whole[N int32 | int64](name, label string, value N, hint string, set func(*perceptorv1.Tenant, N)) *tenantField {
+	return &tenantField{field{Name: name, Label: label, Value: strconv.FormatInt(int64(value), 10), Hint: hint}, func(t *perceptorv1.Tenant, s string) bool {
 		n, err := strconv.ParseInt(strings.ReplaceAll(s, ",", ""), 10, 64)
-		set(t, n)
-		return err == nil
+		set(t, N(n))
+		return err == nil && int64(N(n)) == n
 	}}
 }
 
