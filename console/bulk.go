@@ -216,6 +216,9 @@ func (d *bulkData) Open() bool {
 	return d.State == perceptorv1.BulkOperation_RUNNING || d.State == perceptorv1.BulkOperation_PAUSED
 }
 
+// Settled reports whether the operation has ended.
+func (d *bulkData) Settled() bool { return !d.Open() }
+
 // Ready reports whether a dry run has counted everything, so that it can be confirmed.
 func (d *bulkData) Ready() bool {
 	return d.DryRun && d.State == perceptorv1.BulkOperation_DONE && d.Matched > 0

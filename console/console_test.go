@@ -1023,6 +1023,9 @@ func TestABackfillIsCreatedFromItsDryRun(t *testing.T) {
 func TestABulkOperationNeedsTheCountOfItsDryRun(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "acme-secret")
+	if _, body := b.get("bulk/9"); !strings.Contains(body, "data-guarded>") || strings.Contains(body, " disabled") {
+		t.Errorf("without scripts nobody can press the button: %s", body)
+	}
 	form := url.Values{"csrf": {b.csrf()}, "count": {"1235"}}
 	if _, body := b.post("bulk/9/confirm", form); !strings.Contains(body, "nothing was changed") || len(b.api.called("CreateBulkOperation")) > 0 {
 		t.Errorf("another count: %s", body)

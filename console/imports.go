@@ -55,6 +55,11 @@ func (v *view) showImport() (any, error) {
 // Open reports whether the import takes chunks.
 func (d *importData) Open() bool { return d.State == perceptorv1.Import_OPEN }
 
+// Settled reports whether nothing happens to the import by itself.
+func (d *importData) Settled() bool {
+	return !d.Open() && d.State != perceptorv1.Import_ROLLING_BACK
+}
+
 // Rolled reports whether the import is, or was, rolled back.
 func (d *importData) Rolled() bool {
 	return d.State == perceptorv1.Import_ROLLING_BACK || d.State == perceptorv1.Import_ROLLED_BACK

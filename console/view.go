@@ -317,9 +317,12 @@ func (v *view) Title() string { return v.page.title }
 // Name is the name of the page's template.
 func (v *view) Name() string { return v.page.name }
 
-// Live is how often the page is fetched again, in seconds.
+// Live is how often the page is fetched again, in seconds; 0: never. What has settled does not change.
 func (v *view) Live() int {
 	if v.Problem != nil && v.status < http.StatusInternalServerError {
+		return 0
+	}
+	if d, ok := v.Data.(interface{ Settled() bool }); ok && d.Settled() {
 		return 0
 	}
 	return v.page.live

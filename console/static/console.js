@@ -50,13 +50,17 @@ addEventListener("pageshow", () => {
   for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
 });
 
-// The count of a bulk operation must be typed before it can be sent.
-document.addEventListener("input", (e) => {
-  const wanted = e.target.dataset.mustBe;
-  if (wanted === undefined) return;
-  const right = e.target.value.replace(/[,.\s]/g, "") === wanted;
-  for (const button of e.target.form.querySelectorAll("button[data-guarded]")) button.disabled = !right;
-});
+// The count of a bulk operation must be typed before it can be sent. The server looks, too: without
+// scripts the button can be pressed.
+function guard() {
+  for (const field of document.querySelectorAll("[data-must-be]")) {
+    const right = field.value.replace(/[,.\s]/g, "") === field.dataset.mustBe;
+    for (const button of field.form.querySelectorAll("button[data-guarded]")) button.disabled = !right;
+  }
+}
+for (const event of ["input", "refreshed"]) document.addEventListener(event, guard);
+addEventListener("pageshow", guard);
+guard();
 
 addEventListener("keydown", (e) => {
   if (e.key !== "/" || e.ctrlKey || e.metaKey || e.altKey || e.target.matches("input, textarea, select")) return;
@@ -65,8 +69,9 @@ addEventListener("keydown", (e) => {
 });
 
 // A live page is fetched again, and morphed into what is shown. Nothing happens while the
-// page is hidden, a dialog is open or a field has the focus.
-const busy = () => document.hidden || document.querySelector("main dialog[open]") || document.activeElement?.matches("main input, main textarea, main select");
+// page is hidden, a dialog is open, a field has the focus, a count is typed or a form is on its way.
+const busy = () => document.hidden || document.querySelector("main dialog[open], main form[data-sent]") || document.activeElement?.matches("main input, main textarea, main select")
+  || [...document.querySelectorAll("[data-must-be]")].some((field) => field.value !== "");
 let failures = 0;
 async function refresh() {
   const main = document.getElementById("main");
