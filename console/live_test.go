@@ -77,6 +77,17 @@ func TestACountIsConfirmedWithTheKeyboardOnALivePage(t *testing.T) {
 	x.scriptsWorked()
 }
 
+func TestTheResultOfAnActionStaysOnALivePage(t *testing.T) {
+	x, api := growingTour(t)
+	x.do(chromedp.Navigate(x.base + "/console/bulk/9"))
+	x.click(`form[action$="/pause"] button`)
+	x.sees("Operation 9 is paused.")
+	seen := api.asked.Load()
+	x.until(fmt.Sprintf(`Number(document.querySelectorAll("main dd")[1].innerText) > %d`, seen+2))
+	x.sees("Operation 9 is paused.")
+	x.scriptsWorked()
+}
+
 func TestALivePageOutlastsTheAnswersOfAProxy(t *testing.T) {
 	ctx := chrome(t)
 	c, err := console.New(console.Config{Log: slog.New(slog.DiscardHandler)})

@@ -88,10 +88,12 @@ async function refresh() {
         Idiomorph.morph(main, text, {
           morphStyle: "outerHTML",
           callbacks: {
-            beforeNodeMorphed: (was, now) => !(was.dataset?.keep !== undefined && was.nodeType === 1 && now.dataset?.keep !== undefined && copyData(was, now)),
+            // The result of an action stays until the page is left: nobody reads it within a second.
+            beforeNodeMorphed: (was, now) => was.id !== "notices" && !(was.dataset?.keep !== undefined && was.nodeType === 1 && now.dataset?.keep !== undefined && copyData(was, now)),
             beforeAttributeUpdated: (name, node) => !(name === "open" && node.tagName === "DETAILS"),
           },
         });
+        document.querySelector("#notices [data-stale]")?.remove();
         document.dispatchEvent(new CustomEvent("refreshed"));
       }
       failures = 0;
@@ -110,8 +112,10 @@ function stale(text) {
   const notices = document.getElementById("notices");
   const note = document.createElement("div");
   note.className = "notice warn";
+  note.dataset.stale = "";
   note.textContent = text;
-  notices.replaceChildren(note);
+  notices.querySelector("[data-stale]")?.remove();
+  notices.append(note);
 }
 const first = Number(document.getElementById("main")?.dataset.live);
 if (first) setTimeout(refresh, first * 1000);
