@@ -360,6 +360,32 @@ func TestSessionsEnd(t *testing.T) {
 	})
 }
 
+func TestAFormThatMeetsAnEndedSessionSaysSoAndLeadsBack(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	form := url.Values{"csrf": {b.csrf()}, "kind": {"mail"}}
+	b.wait(idleTimeout + time.Second)
+	for from, next := range map[string]string{
+		b.server.URL + root + "tasks/513?tenant=acme": `name="next" value="/console/tasks/513?tenant=acme"`,
+		"https://evil.example/x":                      `name="next" value="/console/"`,
+		"":                                            `name="next" value="/console/"`,
+	} {
+		r := b.request(http.MethodPost, "tasks/513/cancel", strings.NewReader(form.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+		r.Header.Set("Referer", from)
+		if code, body := b.do(r); code != http.StatusOK || !strings.Contains(body, "Your session has ended") || !strings.Contains(body, "nothing was changed") || !strings.Contains(body, next) {
+			t.Errorf("from %q: %d %s", from, code, body)
+		}
+	}
+	if n := len(b.api.called("CancelTask")); n > 0 {
+		t.Errorf("%d calls", n)
+	}
+	if _, body := b.get("tasks"); strings.Contains(body, "nothing was changed") {
+		t.Errorf("a page: %s", body)
+	}
+}
+
 func TestARefusedLoginLeavesTheOthersInTheSession(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "admin-secret", "acme-secret")

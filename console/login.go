@@ -53,6 +53,8 @@ type loginData struct {
 	// Ended says that a session has ended, Refused that one of its logins has, Added that there
 	// is one already.
 	Ended, Refused, Added bool
+	// Unsent says that a form was sent, which did nothing.
+	Unsent bool
 	// Code is that of a link.
 	Code string
 	// Issuer is the name of the issuer at which people can log in; "": none.
@@ -68,6 +70,7 @@ var (
 const (
 	sessionEnded = "ended"
 	loginRefused = "refused"
+	formUnsent   = "unsent" // they had sent a form
 )
 
 // toLogin asks for a login; why may be empty. A live page learns from the status that it has ended.
@@ -76,9 +79,16 @@ func (c *Console) toLogin(w http.ResponseWriter, r *http.Request, why string) {
 		http.Error(w, "The session has ended.", http.StatusUnauthorized)
 		return
 	}
-	q := url.Values{}
-	if r.Method == http.MethodGet && r.URL.RequestURI() != root {
-		q.Set("next", r.URL.RequestURI())
+	q, from := url.Values{}, r.URL.RequestURI()
+	if r.Method == http.MethodPost {
+		from = "" // the path of an action is no page: what leads back is the page with the form
+		if page, err := url.Parse(r.Referer()); err == nil {
+			from = next(page.RequestURI())
+		}
+		q.Set(formUnsent, "1")
+	}
+	if from != "" && from != root {
+		q.Set("next", from)
 	}
 	if why != "" {
 		q.Set(why, "1")
@@ -88,7 +98,7 @@ func (c *Console) toLogin(w http.ResponseWriter, r *http.Request, why string) {
 
 func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) {
 	s, _ := c.session(r)
-	d := loginData{Next: next(r.FormValue("next")), Ended: r.FormValue(sessionEnded) != "", Refused: s != nil && r.FormValue(loginRefused) != "", Added: s != nil, Issuer: c.issuerName()}
+	d := loginData{Next: next(r.FormValue("next")), Ended: r.FormValue(sessionEnded) != "", Refused: s != nil && r.FormValue(loginRefused) != "", Added: s != nil, Unsent: r.FormValue(formUnsent) != "", Issuer: c.issuerName()}
 	c.newView(w, r, nil, &loginPage).render(d, nil)
 }
 
