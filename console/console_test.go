@@ -605,6 +605,24 @@ func TestAnAddressThatIsTooLongIsNotRepeatedInAPage(t *testing.T) {
 	}
 }
 
+func TestTheOverviewShowsTheWorstFindingsAndIsBounded(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "admin-secret")
+	c := &perceptorv1.ClusterFigures{}
+	for range 500 { // as many tenants
+		c.Findings = append(c.Findings, &perceptorv1.Finding{Severity: perceptorv1.Finding_WARNING, Part: "topics", Text: "one replica"})
+	}
+	c.Findings = append(c.Findings, &perceptorv1.Finding{Severity: perceptorv1.Finding_OK, Part: "clocks"}, &perceptorv1.Finding{Severity: perceptorv1.Finding_FAILED, Part: "shards", Text: "no owner"})
+	b.api.answers["GetClusterFigures"] = func(context.Context, proto.Message) (proto.Message, error) { return c, nil }
+	_, body := b.get("")
+	if worst, first := strings.Index(body, "no owner"), strings.Index(body, "one replica"); worst < 0 || worst > first {
+		t.Errorf("the failure is at %d, the first warning at %d", worst, first)
+	}
+	if n := strings.Count(body, "one replica"); n != shownFindings-1 || !strings.Contains(body, "481 more") {
+		t.Errorf("%d warnings are shown", n)
+	}
+}
+
 func TestTasksAreFoundByIdAndByKey(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "acme-secret")

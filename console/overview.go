@@ -1,6 +1,8 @@
 package console
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"time"
 
@@ -174,8 +176,20 @@ func (v *view) LatenessChart(f *perceptorv1.TenantFigures) chart {
 	}, "Median", "p99")
 }
 
-// Findings are what needs attention.
-func (d *overviewData) Findings() (bad []*perceptorv1.Finding) {
+// shownFindings bounds the findings of the page: one cause can have a finding for each tenant.
+const shownFindings = 20
+
+// Findings are what needs attention, the worst first, and at most [shownFindings].
+func (d *overviewData) Findings() []*perceptorv1.Finding {
+	bad := d.allFindings()
+	slices.SortStableFunc(bad, func(a, b *perceptorv1.Finding) int { return cmp.Compare(b.Severity, a.Severity) })
+	return bad[:min(len(bad), shownFindings)]
+}
+
+// MoreFindings is the number of findings that are not shown.
+func (d *overviewData) MoreFindings() int { return max(0, len(d.allFindings())-shownFindings) }
+
+func (d *overviewData) allFindings() (bad []*perceptorv1.Finding) {
 	for _, f := range d.Cluster.GetFindings() {
 		if f.Severity != perceptorv1.Finding_OK {
 			bad = append(bad, f)
