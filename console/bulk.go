@@ -81,10 +81,10 @@ func (v *view) newBulk() (any, error) {
 	if err == nil {
 		o, err = v.bulk.CreateBulkOperation(ctx, &perceptorv1.CreateBulkOperationRequest{Operation: o, RequestId: newRequestID()})
 	}
-	switch status.Code(err) {
-	case codes.OK:
+	switch {
+	case err == nil:
 		return redirectTo(v.bulkURL(o.Id)), nil
-	case codes.InvalidArgument, codes.FailedPrecondition, codes.ResourceExhausted:
+	case leavesForm(err):
 		p := problemOf(err)
 		d.Problem, v.status = &p, p.Status
 		return d, nil

@@ -827,6 +827,34 @@ func TestAnEditOfATenantKeepsWhatOthersHaveChanged(t *testing.T) {
 	}
 }
 
+func TestAFormStaysWhenAServerDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	for _, code := range []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted} {
+		b := newBrowser(t, "admin-secret", "acme-secret")
+		for _, method := range []string{"UpdateTask", "UpdateTenant", "CreateBulkOperation"} {
+			b.api.answers[method] = func(context.Context, proto.Message) (proto.Message, error) {
+				return nil, status.Error(code, "took too long")
+			}
+		}
+		for path, changed := range map[string]string{"tasks/513/edit?tenant=acme": "interval", "tenants/acme/edit": "default_retention", "bulk/new?tenant=acme": "max_rate"} {
+			_, page := b.get(path)
+			form := b.filled(page)
+			for name, was := range form { // what the API of the test leaves out
+				if now, ok := strings.CutPrefix(name, "was_"); ok && !form.Has(now) {
+					form[now] = was
+				}
+			}
+			form.Set(changed, "77")
+			if changed != "max_rate" {
+				form.Set(changed, "77m")
+			}
+			if _, body := b.post(path, form); !strings.Contains(body, "took too long") || b.filled(body).Get(changed) != form.Get(changed) {
+				t.Errorf("%s after %v: %s", path, code, body)
+			}
+		}
+	}
+}
+
 func TestASettingThatDoesNotFitIsMalformed(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "admin-secret")

@@ -131,9 +131,7 @@ func (v *view) editTask() (any, error) {
 
 // refusedEdit adds the answer of the API to the form. Other errors are returned.
 func (v *view) refusedEdit(d *editData, err error) error {
-	switch status.Code(err) {
-	case codes.InvalidArgument, codes.FailedPrecondition, codes.Aborted, codes.ResourceExhausted, codes.Unavailable, codes.PermissionDenied:
-	default:
+	if !leavesForm(err) && status.Code(err) != codes.PermissionDenied {
 		return err
 	}
 	p := problemOf(err)

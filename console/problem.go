@@ -62,6 +62,16 @@ func problemOf(err error) problem {
 	return p
 }
 
+// leavesForm reports whether a form can be sent again after an error, so it is shown again with what was
+// typed.
+func leavesForm(err error) bool {
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.Aborted, codes.ResourceExhausted, codes.Unavailable, codes.DeadlineExceeded:
+		return true
+	}
+	return false
+}
+
 // line is the problem as one sentence.
 func (p *problem) line() string {
 	text := p.Title + ": " + p.Text

@@ -185,7 +185,7 @@ func (v *view) editTenant() (any, error) {
 		return redirectTo(v.URL("tenants/" + name)), nil
 	}
 	if _, err := v.admin.UpdateTenant(ctx, change); err != nil {
-		if status.Code(err) != codes.InvalidArgument {
+		if !leavesForm(err) {
 			return nil, err
 		}
 		p := problemOf(err)
