@@ -637,6 +637,45 @@ func TestTasksAreFoundByIdAndByKey(t *testing.T) {
 	}
 }
 
+func TestARunIsFoundByItsId(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	task := mustTask(t, b)
+	b.api.answers["ExplainTask"] = func(_ context.Context, m proto.Message) (proto.Message, error) {
+		switch r := m.(*perceptorv1.ExplainTaskRequest); {
+		case r.Id == 513:
+			return &perceptorv1.ExplainTaskResponse{Task: task}, nil
+		case r.IdempotencyKey == "513-9": // keys may look like runs
+			return &perceptorv1.ExplainTaskResponse{Task: &perceptorv1.Task{Id: 1025}}, nil
+		case r.Id == 0 || r.Id == 1025:
+			return &perceptorv1.ExplainTaskResponse{}, nil
+		}
+		return nil, status.Error(codes.InvalidArgument, "there is no such id")
+	}
+	b.api.answers["ListRunEvents"] = func(_ context.Context, m proto.Message) (proto.Message, error) {
+		r, list := m.(*perceptorv1.ListRunEventsRequest), &perceptorv1.ListRunEventsResponse{}
+		for seq := int64(9); seq > 6 && r.TaskId == 513; seq-- {
+			list.Events = append(list.Events, &perceptorv1.RunEvent{Type: perceptorv1.RunEvent_FAILED, Seq: seq, EventTime: timestamppb.Now()})
+		}
+		return list, nil
+	}
+	if _, body := b.get("tasks?q=513-7"); !strings.Contains(body, "<title>Task 513") || !strings.Contains(body, `<details id="run-7" open`) || strings.Contains(body, `<details id="run-8" open`) || strings.Contains(body, "no event of run") {
+		t.Errorf("the run is not shown: %s", body)
+	}
+	if _, body := b.get("tasks?q=513-2"); !strings.Contains(body, "no event of run") {
+		t.Errorf("a run without events: %s", body)
+	}
+	for _, q := range []string{"1025-1", "512-1", "513-0", "513--7", "513-x", "-1", "513-7-7"} {
+		if code, body := b.get("tasks?q=" + q); code != http.StatusOK || !strings.Contains(body, "No task has the id, run or key") {
+			t.Errorf("%s: %d %s", q, code, body)
+		}
+	}
+	b.get("tasks?q=513-9")
+	if calls := b.api.called("ExplainTask"); calls[len(calls)-1].request.(*perceptorv1.ExplainTaskRequest).Id != 1025 {
+		t.Errorf("a key that looks like a run leads to %v", calls[len(calls)-1].request)
+	}
+}
+
 func TestLinksRepeatOnlyWhatTheirPageKnows(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "admin-secret", "acme-secret")

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -75,23 +76,45 @@ func triggerTask(v *view) (done, error) {
 
 func (v *view) taskURL(id int64) string { return v.URL("tasks/" + strconv.FormatInt(id, 10)) }
 
-// findTask returns the id of the task with an id or an idempotency key.
-func (v *view) findTask(q string) (int64, error) {
+// findTask returns the address of the task with an id or an idempotency key, or with a run of an id as
+// logs and records have it: TASK-SEQ.
+func (v *view) findTask(q string) (string, error) {
 	ctx, err := v.asTenant()
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	if id, err := strconv.ParseInt(q, 10, 64); err == nil && id > 0 {
-		e, err := v.tasks.ExplainTask(ctx, &perceptorv1.ExplainTaskRequest{Id: id})
-		if err != nil || e.Task != nil || v.hasEvents(ctx, id) {
-			return id, err
+		if known, err := v.knows(ctx, id); err != nil || known {
+			return v.taskURL(id), err
 		}
 	}
 	e, err := v.tasks.ExplainTask(ctx, &perceptorv1.ExplainTaskRequest{IdempotencyKey: q})
-	if err == nil && e.Task == nil {
-		err = status.Error(codes.NotFound, "no task has this id or key")
+	if err == nil && e.Task != nil {
+		return v.taskURL(e.Task.Id), nil
 	}
-	return e.GetTask().GetId(), err
+	if err != nil && status.Code(err) != codes.NotFound {
+		return "", err
+	}
+	if id, seq, ok := runID(q); ok {
+		if known, err := v.knows(ctx, id); err != nil || known {
+			return v.URL("tasks/"+strconv.FormatInt(id, 10), "run", seq) + "#run-" + strconv.FormatInt(seq, 10), err
+		}
+	}
+	return "", status.Error(codes.NotFound, "no task has this id or key")
+}
+
+// runID reads the id of a run.
+func runID(s string) (id, seq int64, ok bool) {
+	task, number, _ := strings.Cut(s, "-")
+	id, err1 := strconv.ParseInt(task, 10, 64)
+	seq, err2 := strconv.ParseInt(number, 10, 64)
+	return id, seq, err1 == nil && err2 == nil && id > 0 && seq > 0
+}
+
+// knows reports whether there is a task with an id, or its history.
+func (v *view) knows(ctx context.Context, id int64) (bool, error) {
+	e, err := v.tasks.ExplainTask(ctx, &perceptorv1.ExplainTaskRequest{Id: id})
+	return err == nil && (e.Task != nil || v.hasEvents(ctx, id)), err
 }
 
 // hasEvents reports whether there is a history of a task, which outlives it.
@@ -114,7 +137,9 @@ type taskData struct {
 	Next    []*timestamppb.Timestamp
 	Runs    []runOf
 	More    bool
-	Edits   []*perceptorv1.AuditEvent
+	// Run is the number of the run that the address asks for; 0: none.
+	Run   int64
+	Edits []*perceptorv1.AuditEvent
 	// EventsProblem and EditsProblem are why there are none. They may be nil.
 	EventsProblem, EditsProblem *problem
 	// RequestId makes a trigger safe to send twice.
@@ -138,6 +163,7 @@ func (v *view) showTask() (any, error) {
 		return nil, err
 	}
 	d := &taskData{Id: id, Task: e.Task, Reasons: e.Reasons, Next: e.NextTimes, RequestId: newRequestID()}
+	d.Run, _ = strconv.ParseInt(v.Query("run"), 10, 64)
 	events, err := v.tasks.ListRunEvents(ctx, &perceptorv1.ListRunEventsRequest{TaskId: id, PageSize: eventsShown})
 	if err != nil {
 		p := problemOf(err)
@@ -181,6 +207,11 @@ func groupRuns(events []*perceptorv1.RunEvent) []runOf {
 		runs = append(runs, *bySeq[seq])
 	}
 	return runs
+}
+
+// Missing reports whether the run that the address asks for is not among those that are shown.
+func (d *taskData) Missing() bool {
+	return d.Run > 0 && !slices.ContainsFunc(d.Runs, func(r runOf) bool { return r.Seq == d.Run })
 }
 
 // Final reports whether a task has ended.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -33,7 +32,8 @@ type taskList struct {
 	Unfound string
 }
 
-// listTasks shows the tasks that a filter selects, or leads to the one that is searched.
+// listTasks shows the tasks that a filter selects, or leads to the one that is searched, or to the one of
+// a run.
 func (v *view) listTasks() (any, error) {
 	ctx, err := v.asTenant()
 	if err != nil {
@@ -41,10 +41,10 @@ func (v *view) listTasks() (any, error) {
 	}
 	d := &taskList{Sort: v.Query("sort")}
 	if q := v.Query("q"); q != "" {
-		id, err := v.findTask(q)
+		url, err := v.findTask(q)
 		switch {
 		case err == nil:
-			return redirectTo(v.URL("tasks/" + strconv.FormatInt(id, 10))), nil
+			return redirectTo(url), nil
 		case status.Code(err) == codes.NotFound || status.Code(err) == codes.InvalidArgument:
 			d.Unfound = q
 			return d, nil
