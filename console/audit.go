@@ -8,7 +8,7 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-var auditPages = []page{{path: "audit", name: "audit", title: "Audit", section: "audit", query: []string{"scope", "about", "actor", "action", "object", "from", "until"}, show: (*view).listAudit}}
+var auditPages = []page{{path: "audit", name: "audit", title: "Audit", section: "audit", query: []string{"scope", "about", "actor", "action", "object", "from", "until"}, times: []string{"from", "until"}, show: (*view).listAudit}}
 
 // auditQuery selects audit events, of one tenant or of all.
 type auditQuery struct {

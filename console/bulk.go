@@ -17,7 +17,7 @@ import (
 var (
 	bulkPages = []page{
 		{path: "bulk", name: "bulk", title: "Bulk operations", section: "bulk", live: 3, show: (*view).listBulk},
-		{path: "bulk/new", name: "newbulk", title: "New bulk operation", section: "bulk", form: true, show: (*view).newBulk},
+		{path: "bulk/new", name: "newbulk", title: "New bulk operation", section: "bulk", form: true, times: []string{"from", "until", "backfill_from", "backfill_until"}, show: (*view).newBulk},
 		{path: "bulk/{id}", name: "bulkone", title: "Bulk operation", section: "bulk", live: 1, show: (*view).showBulk},
 	}
 	bulkActions = []action{

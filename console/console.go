@@ -163,6 +163,10 @@ func (c *Console) servePage(p *page) http.HandlerFunc {
 			return
 		}
 		defer v.leave()
+		if to := v.zoned(); to != "" {
+			http.Redirect(w, r, to, http.StatusSeeOther)
+			return
+		}
 		data, err := p.show(v)
 		if to, ok := data.(redirectTo); ok && err == nil {
 			http.Redirect(w, r, string(to), http.StatusSeeOther)

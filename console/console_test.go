@@ -696,12 +696,12 @@ func TestLinksRepeatOnlyWhatTheirPageKnows(t *testing.T) {
 		}
 	}
 	for path, links := range map[string][]string{
-		"tasks?tenant=acme&kind=mail&state=RUNNING&type=BLOCKING&tags=a&from=2027-01-01T00:00&until=2027-01-02T00:00&sort=due&page=p": {
-			"from=2027-01-01T00%3A00&kind=mail&page=p&sort=-due&state=RUNNING&tags=a&tenant=acme&type=BLOCKING&until=2027-01-02T00%3A00", "page=next&sort=due",
+		"tasks?tenant=acme&kind=mail&state=RUNNING&type=BLOCKING&tags=a&from=2027-01-01T00:00:00Z&until=2027-01-02T00:00:00Z&sort=due&page=p": {
+			"from=2027-01-01T00%3A00%3A00Z&kind=mail&page=p&sort=-due&state=RUNNING&tags=a&tenant=acme&type=BLOCKING&until=2027-01-02T00%3A00", "page=next&sort=due",
 		},
-		"dead?tenant=acme&kind=mail&reason=SILENT&tags=a&from=2027-01-01T00:00&page=p":          {"from=2027-01-01T00%3A00&kind=mail&reason=SILENT&tags=a&tenant=acme"},
+		"dead?tenant=acme&kind=mail&reason=SILENT&tags=a&from=2027-01-01T00:00:00Z&page=p":          {"from=2027-01-01T00%3A00%3A00Z&kind=mail&reason=SILENT&tags=a&tenant=acme"},
 		"tenants?q=a&order=BACKLOG&page=p":                                                      {"order=BACKLOG&q=a"},
-		"audit?scope=tenant&tenant=acme&actor=a&action=b&object=c&from=2027-01-01T00:00&page=p": {"action=b&actor=a&from=2027-01-01T00%3A00&object=c&scope=tenant&tenant=acme"},
+		"audit?scope=tenant&tenant=acme&actor=a&action=b&object=c&from=2027-01-01T00:00:00Z&page=p": {"action=b&actor=a&from=2027-01-01T00%3A00%3A00Z&object=c&scope=tenant&tenant=acme"},
 		"audit?about=acme&page=p":                                                               {"about=acme"},
 	} {
 		_, body := b.get(path)
@@ -891,6 +891,57 @@ func TestAFormStaysWhenAServerDoesNotAnswer(t *testing.T) {
 				t.Errorf("%s after %v: %s", path, code, body)
 			}
 		}
+	}
+}
+
+// TestALinkWithTimesMeansTheSameInEveryZone searches in one zone and opens the address in another.
+func TestALinkWithTimesMeansTheSameInEveryZone(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	var address string
+	b.client.CheckRedirect = func(r *http.Request, _ []*http.Request) error {
+		address = strings.TrimPrefix(r.URL.RequestURI(), root)
+		return nil
+	}
+	want := []string{"2026-06-30T22:00:00Z", "2026-07-01T10:30:15Z"}
+	for page, c := range map[string]struct {
+		method string
+		times  func(proto.Message) []*timestamppb.Timestamp
+	}{
+		"tasks?": {"ListTasks", func(m proto.Message) []*timestamppb.Timestamp {
+			r := m.(*perceptorv1.ListTasksRequest)
+			return []*timestamppb.Timestamp{r.DueFrom, r.DueUntil}
+		}},
+		"dead?": {"ListDeadRuns", func(m proto.Message) []*timestamppb.Timestamp {
+			r := m.(*perceptorv1.ListDeadRunsRequest)
+			return []*timestamppb.Timestamp{r.DiedFrom, r.DiedUntil}
+		}},
+		"audit?": {"ListTenantAuditEvents", func(m proto.Message) []*timestamppb.Timestamp {
+			r := m.(*perceptorv1.ListTenantAuditEventsRequest)
+			return []*timestamppb.Timestamp{r.From, r.Until}
+		}},
+		"schedule?expression=@daily&after=2026-07-01T00:00&": {"PreviewSchedule", func(m proto.Message) []*timestamppb.Timestamp {
+			return []*timestamppb.Timestamp{m.(*perceptorv1.PreviewScheduleRequest).AfterTime}
+		}},
+	} {
+		b.zone("Europe/Berlin")
+		address = page + "from=2026-07-01T00:00&until=2026-07-01T12:30:15"
+		_, here := b.get(address)
+		b.zone("America/New_York")
+		_, there := b.get(address)
+		if !strings.Contains(here, `value="2026-07-01T00:00:00"`) || !strings.Contains(there, `value="2026-06-30T18:00:00"`) {
+			t.Errorf("%s shows other times", page)
+		}
+		for i, call := range b.api.called(c.method) {
+			for k, at := range c.times(call.request) {
+				if got := at.AsTime().Format(time.RFC3339); got != want[k] {
+					t.Errorf("%s, call %d: %s instead of %s", page, i, got, want[k])
+				}
+			}
+		}
+	}
+	if _, body := b.get("tasks?from=tomorrow"); !strings.Contains(body, `value="tomorrow"`) || !strings.Contains(body, "due from is not an instant") {
+		t.Errorf("what is no instant: %s", body)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 
 var (
 	deadPages = []page{
-		{path: "dead", name: "dead", title: "Dead runs", section: "dead", query: []string{"kind", "reason", "tags", "from", "until"}, show: (*view).listDead},
+		{path: "dead", name: "dead", title: "Dead runs", section: "dead", query: []string{"kind", "reason", "tags", "from", "until"}, times: []string{"from", "until"}, show: (*view).listDead},
 		{path: "dead/{run}", name: "deadrun", title: "Dead run", section: "dead", show: (*view).showDead},
 	}
 	deadActions = []action{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -236,6 +237,35 @@ func (v *view) Input(t *timestamppb.Timestamp) string {
 		return ""
 	}
 	return t.AsTime().In(v.Zone).Format("2006-01-02T15:04:05")
+}
+
+// When writes a parameter that is an instant for such an input. What cannot be read stays as it is.
+func (v *view) When(name string) string {
+	if at, ok := v.instantOf(v.Query(name)); ok {
+		return v.Input(at)
+	}
+	return v.Query(name)
+}
+
+// zoned returns the address of this page with all instants in UTC; "" if they are already. Inputs send
+// them without a zone, and a link must not mean something else to somebody in another zone.
+func (v *view) zoned() string {
+	if v.r.Method == http.MethodPost {
+		return ""
+	}
+	q, found := v.r.URL.Query(), false
+	for _, name := range v.page.times {
+		at, ok := v.instantOf(v.Query(name))
+		if _, err := time.Parse(time.RFC3339, v.Query(name)); err == nil || !ok || at == nil {
+			continue
+		}
+		q.Set(name, at.AsTime().Format(time.RFC3339Nano))
+		found = true
+	}
+	if !found {
+		return ""
+	}
+	return v.r.URL.EscapedPath() + "?" + q.Encode()
 }
 
 // instantOf reads the value of such an input, or an instant with a zone. "" is nil.

@@ -21,6 +21,8 @@ type page struct {
 	form bool
 	// query names the parameters that links from the page to itself keep, besides tenant and page.
 	query []string
+	// times names the parameters that are instants. In addresses they have a zone, see [view.zoned].
+	times []string
 	// show returns the data of the template, or a [redirectTo].
 	show func(*view) (any, error)
 }

@@ -11,7 +11,7 @@ import (
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
-var schedulePages = []page{{path: "schedule", name: "schedule", title: "Schedule", section: "schedule", show: (*view).trySchedule}}
+var schedulePages = []page{{path: "schedule", name: "schedule", title: "Schedule", section: "schedule", times: []string{"after"}, show: (*view).trySchedule}}
 
 // previewed is the number of instants that the page Schedule shows.
 const previewed = 30

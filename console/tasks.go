@@ -13,7 +13,7 @@ import (
 )
 
 var taskPages = []page{
-	{path: "tasks", name: "tasks", title: "Tasks", section: "tasks", query: []string{"kind", "state", "type", "tags", "from", "until", "sort"}, show: (*view).listTasks},
+	{path: "tasks", name: "tasks", title: "Tasks", section: "tasks", query: []string{"kind", "state", "type", "tags", "from", "until", "sort"}, times: []string{"from", "until"}, show: (*view).listTasks},
 	{path: "tasks/{id}", name: "task", title: "Task", section: "tasks", live: 5, show: (*view).showTask},
 }
 
