@@ -700,9 +700,9 @@ func TestLinksRepeatOnlyWhatTheirPageKnows(t *testing.T) {
 			"from=2027-01-01T00%3A00%3A00Z&kind=mail&page=p&sort=-due&state=RUNNING&tags=a&tenant=acme&type=BLOCKING&until=2027-01-02T00%3A00", "page=next&sort=due",
 		},
 		"dead?tenant=acme&kind=mail&reason=SILENT&tags=a&from=2027-01-01T00:00:00Z&page=p":          {"from=2027-01-01T00%3A00%3A00Z&kind=mail&reason=SILENT&tags=a&tenant=acme"},
-		"tenants?q=a&order=BACKLOG&page=p":                                                      {"order=BACKLOG&q=a"},
+		"tenants?q=a&order=BACKLOG&page=p":                                                          {"order=BACKLOG&q=a"},
 		"audit?scope=tenant&tenant=acme&actor=a&action=b&object=c&from=2027-01-01T00:00:00Z&page=p": {"action=b&actor=a&from=2027-01-01T00%3A00%3A00Z&object=c&scope=tenant&tenant=acme"},
-		"audit?about=acme&page=p":                                                               {"about=acme"},
+		"audit?about=acme&page=p": {"about=acme"},
 	} {
 		_, body := b.get(path)
 		for _, link := range links {
@@ -806,7 +806,7 @@ func TestAnEditKeepsWhatOthersHaveChanged(t *testing.T) {
 var (
 	inputValue    = regexp.MustCompile(`<input[^>]* name="([^"]+)" value="([^"]*)"`)
 	textareaValue = regexp.MustCompile(`<textarea[^>]* name="([^"]+)"[^>]*>([^<]*)</textarea>`)
-	selectValue   = regexp.MustCompile(`<select[^>]* name="([^"]+)">([^\n]*)</select>`)
+	selectValue   = regexp.MustCompile(`<select[^>]* name="([^"]+)"[^>]*>([^\n]*)</select>`)
 	optionValue   = regexp.MustCompile(`<option value="([^"]*)" selected>`)
 )
 
@@ -863,6 +863,31 @@ func TestAnEditOfATenantKeepsWhatOthersHaveChanged(t *testing.T) {
 	form.Set("was_paused_kinds", "mail, pay") // as the form has it now
 	if code, body := b.post("tenants/acme/edit", form); code != http.StatusOK || !strings.Contains(body, "Changed: weight, paused_kinds.") {
 		t.Errorf("saved again: %d %s", code, body)
+	}
+}
+
+func TestTheFaultsOfAFormAreToldAtItsTopAndToScreenReaders(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "admin-secret", "acme-secret")
+	for path, texts := range map[string][2]string{"tasks/513/edit?tenant=acme": {"interval", "initial_backoff"}, "tenants/acme/edit": {"weight", "default_retention"}} {
+		_, page := b.get(path)
+		form := b.filled(page)
+		for name, was := range form { // what the API of the test leaves out
+			if now, ok := strings.CutPrefix(name, "was_"); ok && !form.Has(now) {
+				form[now] = was
+			}
+		}
+		form.Set(texts[0], "x1")
+		form.Set(texts[1], "x2")
+		_, body := b.post(path, form)
+		if !strings.Contains(body, `role="alert"><h2>Nothing was changed</h2><p>2 fields need another look: <a href="#f-`+texts[0]) {
+			t.Errorf("%s has no summary: %s", path, body)
+		}
+		for _, name := range texts {
+			if strings.Contains(body, "This is malformed: <") || !strings.Contains(body, `aria-describedby="n-`+name+`" aria-invalid="true"`) || !strings.Contains(body, `<p class="fault" id="n-`+name+`">`) {
+				t.Errorf("the fault of %s does not belong to its field: %s", name, body)
+			}
+		}
 	}
 }
 

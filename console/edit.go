@@ -99,6 +99,16 @@ type editData struct {
 	Hidden bool
 }
 
+// Faults are the fields with faults.
+func (d *editData) Faults() (faults []*field) {
+	for _, f := range d.Fields {
+		if f.Fault != "" {
+			faults = append(faults, f)
+		}
+	}
+	return faults
+}
+
 // editTask shows the form, or stores what was changed in it.
 func (v *view) editTask() (any, error) {
 	ctx, id, err := v.asTenantOf()
@@ -258,12 +268,12 @@ func (v *view) limitFields(t *perceptorv1.Task) []*field {
 		durationField("give_up_after", "Give up after", plainDuration(t.GiveUpAfter), func(t *perceptorv1.Task, d *durationpb.Duration) { t.GiveUpAfter = d }),
 		durationField("retention", "Retention", plainDuration(t.Retention), func(t *perceptorv1.Task, d *durationpb.Duration) { t.Retention = d }),
 		durationField("spread", "Spread", plainDuration(t.Spread), func(t *perceptorv1.Task, d *durationpb.Duration) { t.Spread = d }),
-		retryField("max_attempts", "Max. attempts", strconv.Itoa(int(t.RetryPolicy.GetMaxAttempts())), func(p *perceptorv1.RetryPolicy, s string) bool {
+		retryField("max_attempts", "Max. attempts", "a whole number", strconv.Itoa(int(t.RetryPolicy.GetMaxAttempts())), func(p *perceptorv1.RetryPolicy, s string) bool {
 			n, err := strconv.ParseInt(s, 10, 32)
 			p.MaxAttempts = int32(n)
 			return err == nil
 		}),
-		retryField("initial_backoff", "First retry after", plainDuration(t.RetryPolicy.GetInitialBackoff()), func(p *perceptorv1.RetryPolicy, s string) (ok bool) {
+		retryField("initial_backoff", "First retry after", durationHint, plainDuration(t.RetryPolicy.GetInitialBackoff()), func(p *perceptorv1.RetryPolicy, s string) (ok bool) {
 			p.InitialBackoff, ok = parseDuration(s)
 			return ok
 		}),
@@ -284,8 +294,10 @@ func (v *view) limitFields(t *perceptorv1.Task) []*field {
 	}
 }
 
+const durationHint = "such as 90s, 1h30m or 2d"
+
 func durationField(name, label, value string, set func(*perceptorv1.Task, *durationpb.Duration)) *field {
-	return &field{Name: name, Label: label, Value: value, path: name, Hint: "such as 90s, 1h30m or 2d", set: func(_ *view, t *perceptorv1.Task, s string) bool {
+	return &field{Name: name, Label: label, Value: value, path: name, Hint: durationHint, set: func(_ *view, t *perceptorv1.Task, s string) bool {
 		d, ok := parseDuration(s)
 		set(t, d)
 		return ok
@@ -300,8 +312,8 @@ func numberField(name, label string, value int64, hint string, set func(*percept
 	}}
 }
 
-func retryField(name, label, value string, set func(*perceptorv1.RetryPolicy, string) bool) *field {
-	return &field{Name: name, Label: label, Value: value, path: "retry_policy." + name, set: func(_ *view, t *perceptorv1.Task, s string) bool {
+func retryField(name, label, hint, value string, set func(*perceptorv1.RetryPolicy, string) bool) *field {
+	return &field{Name: name, Label: label, Value: value, path: "retry_policy." + name, Hint: hint, set: func(_ *view, t *perceptorv1.Task, s string) bool {
 		if t.RetryPolicy == nil {
 			t.RetryPolicy = &perceptorv1.RetryPolicy{}
 		}

@@ -160,6 +160,16 @@ type tenantField struct {
 	store func(t *perceptorv1.Tenant, text string) bool
 }
 
+// Faults are the fields with faults.
+func (d *tenantForm) Faults() (faults []*field) {
+	for _, f := range d.Fields {
+		if f.Fault != "" {
+			faults = append(faults, &f.field)
+		}
+	}
+	return faults
+}
+
 // editTenant shows the settings, or stores those that were changed.
 func (v *view) editTenant() (any, error) {
 	name := v.r.PathValue("name")
@@ -231,7 +241,7 @@ func tenantFields(t *perceptorv1.Tenant) []*tenantField {
 		whole("add_rate", "Add rate", t.AddRate, quota, func(t *perceptorv1.Tenant, n int32) { t.AddRate = n }),
 		whole("max_backlog", "Max. unfinished tasks", t.MaxBacklog, quota, func(t *perceptorv1.Tenant, n int64) { t.MaxBacklog = n }),
 		whole("max_params_bytes", "Max. bytes of params and payload", t.MaxParamsBytes, "1 to 262,144", func(t *perceptorv1.Tenant, n int32) { t.MaxParamsBytes = n }),
-		{field{Name: "default_retention", Label: "Retention of finished tasks", Value: plainDuration(t.DefaultRetention), Hint: "such as 90s, 1h30m or 2d"}, func(t *perceptorv1.Tenant, s string) (ok bool) {
+		{field{Name: "default_retention", Label: "Retention of finished tasks", Value: plainDuration(t.DefaultRetention), Hint: durationHint}, func(t *perceptorv1.Tenant, s string) (ok bool) {
 			t.DefaultRetention, ok = parseDuration(s)
 			return ok
 		}},
