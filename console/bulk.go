@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -239,7 +240,8 @@ func (d *bulkData) Noun() string {
 func (d *bulkData) Verb() string { return words(d.Action) }
 
 // confirmBulk does what a dry run has counted. The user must have typed the count. What was
-// added after the dry run is left out.
+// added after the dry run is left out, and nothing is done if more matches than was counted: tasks
+// that were added before may have finished, or been moved, since.
 func confirmBulk(v *view) (done, error) {
 	ctx, id, err := v.asTenantOf()
 	if err != nil {
@@ -268,10 +270,54 @@ func confirmBulk(v *view) (done, error) {
 			o.DeadFilter.DiedUntil = dry.CreateTime
 		}
 	}
+	now, err := v.recount(ctx, o, dry.Matched)
+	if err != nil {
+		return done{}, err
+	}
+	if now.Matched > dry.Matched {
+		text := fmt.Sprintf("Not begun: more than %s %s match by now. They are counted again.", number(dry.Matched), d.Noun())
+		return done{text: text, to: v.bulkURL(now.Id), refused: true}, nil
+	}
 	// The id of the dry run makes a second click find the same operation.
 	made, err := v.bulk.CreateBulkOperation(ctx, &perceptorv1.CreateBulkOperationRequest{Operation: o, RequestId: fmt.Sprintf("console-%d", id)})
 	if err != nil {
 		return done{}, err
 	}
 	return done{text: fmt.Sprintf("Operation %d has begun.", made.Id), to: v.bulkURL(made.Id)}, nil
+}
+
+const (
+	// recountWait bounds how long a confirmation waits for the new count. What takes longer is millions
+	// of tasks, of which a few may be new; waiting for them would let nobody confirm.
+	recountWait = 3 * time.Second
+	recountStep = 100 * time.Millisecond
+)
+
+// recount counts what an operation would change, until it has more than was shown or all of it.
+func (v *view) recount(ctx context.Context, o *perceptorv1.BulkOperation, shown int64) (*perceptorv1.BulkOperation, error) {
+	dry := proto.CloneOf(o)
+	dry.DryRun, dry.MaxRate = true, 0
+	now, err := v.bulk.CreateBulkOperation(ctx, &perceptorv1.CreateBulkOperationRequest{Operation: dry, RequestId: newRequestID()})
+	if err != nil {
+		return nil, err
+	}
+	id, step, late := now.Id, time.NewTicker(recountStep), time.After(recountWait)
+	defer step.Stop()
+	for now.Matched <= shown {
+		if now, err = v.bulk.GetBulkOperation(ctx, &perceptorv1.GetBulkOperationRequest{Id: id}); err != nil {
+			return nil, err
+		}
+		if !(&bulkData{BulkOperation: now}).Open() {
+			return now, nil
+		}
+		select {
+		case <-step.C:
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		case <-late:
+			_, err = v.bulk.AbortBulkOperation(ctx, &perceptorv1.AbortBulkOperationRequest{Id: id})
+			return now, err
+		}
+	}
+	return now, nil
 }

@@ -189,6 +189,9 @@ func (c *Console) serveAction(a action) http.HandlerFunc {
 			return
 		}
 		n := notice{Kind: "done", Text: done.text, Link: done.link, LinkText: done.linkText}
+		if done.refused {
+			n.Kind = "failed"
+		}
 		to := done.to
 		if err != nil {
 			p := problemOf(err)

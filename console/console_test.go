@@ -1201,7 +1201,7 @@ func TestABackfillIsCreatedFromItsDryRun(t *testing.T) {
 		t.Errorf("the dry run is shown as %s", body)
 	}
 	b.post("bulk/9/confirm", url.Values{"csrf": {b.csrf()}, "count": {"24"}})
-	made := b.api.called("CreateBulkOperation")[1].request.(*perceptorv1.CreateBulkOperationRequest).Operation
+	made := b.api.called("CreateBulkOperation")[2].request.(*perceptorv1.CreateBulkOperationRequest).Operation
 	if made.DryRun || !proto.Equal(made.BackfillFrom, dry.BackfillFrom) || !proto.Equal(made.BackfillUntil, dry.BackfillUntil) || !made.OneAtATime {
 		t.Errorf("sent %v", made)
 	}
@@ -1220,12 +1220,63 @@ func TestABulkOperationNeedsTheCountOfItsDryRun(t *testing.T) {
 	form.Set("count", "1,234")
 	b.post("bulk/9/confirm", form)
 	calls := b.api.called("CreateBulkOperation")
-	if len(calls) != 1 {
+	if len(calls) != 2 {
 		t.Fatalf("%d calls", len(calls))
 	}
-	r := calls[0].request.(*perceptorv1.CreateBulkOperationRequest)
+	if again := calls[0].request.(*perceptorv1.CreateBulkOperationRequest).Operation; !again.DryRun || again.Filter.AddedUntil == nil {
+		t.Errorf("counted again by %v", again)
+	}
+	r := calls[1].request.(*perceptorv1.CreateBulkOperationRequest)
 	if r.Operation.DryRun || r.Operation.Filter.Kind != hostile || r.Operation.Filter.AddedUntil == nil || r.RequestId != "console-9" {
 		t.Errorf("sent %v", r)
+	}
+}
+
+// TestABulkOperationDoesNotChangeMoreThanWasCounted confirms a count after more tasks have come to match.
+func TestABulkOperationDoesNotChangeMoreThanWasCounted(t *testing.T) {
+	t.Parallel()
+	for name, counts := range map[string][]int64{"at once": {1235}, "later": {0, 1000, 2000}} {
+		b := newBrowser(t, "acme-secret")
+		shown := b.api.answers["GetBulkOperation"]
+		asked := 0
+		b.api.answers["GetBulkOperation"] = func(ctx context.Context, m proto.Message) (proto.Message, error) {
+			r, err := shown(ctx, m)
+			if m.(*perceptorv1.GetBulkOperationRequest).Id != 10 {
+				return r, err
+			}
+			now := proto.CloneOf(r.(*perceptorv1.BulkOperation))
+			now.Id, now.Matched, now.State = 10, counts[min(asked, len(counts)-1)], perceptorv1.BulkOperation_RUNNING
+			asked++
+			return now, nil
+		}
+		if _, body := b.post("bulk/9/confirm", url.Values{"csrf": {b.csrf()}, "count": {"1,234"}}); !strings.Contains(body, `class="notice failed"><p>Not begun: more than 1,234 tasks match by now.`) || !strings.Contains(body, "bulk/10/abort") {
+			t.Errorf("%s: %s", name, body)
+		}
+		for _, c := range b.api.called("CreateBulkOperation") {
+			if !c.request.(*perceptorv1.CreateBulkOperationRequest).Operation.DryRun {
+				t.Errorf("%s: changes begin: %v", name, c.request)
+			}
+		}
+	}
+}
+
+func TestABulkOperationWaitsForItsNewCountOnlySoLong(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	shown := b.api.answers["GetBulkOperation"]
+	b.api.answers["GetBulkOperation"] = func(ctx context.Context, m proto.Message) (proto.Message, error) {
+		r, err := shown(ctx, m)
+		if m.(*perceptorv1.GetBulkOperationRequest).Id != 10 {
+			return r, err
+		}
+		return &perceptorv1.BulkOperation{Id: 10, State: perceptorv1.BulkOperation_RUNNING, Matched: 1000}, nil
+	}
+	if _, body := b.post("bulk/9/confirm", url.Values{"csrf": {b.csrf()}, "count": {"1234"}}); !strings.Contains(body, "Operation 10 has begun.") {
+		t.Errorf("it has not begun: %s", body)
+	}
+	calls := b.api.called("CreateBulkOperation")
+	if len(calls) != 2 || calls[1].request.(*perceptorv1.CreateBulkOperationRequest).Operation.DryRun || len(b.api.called("AbortBulkOperation")) != 1 {
+		t.Errorf("sent %v", calls)
 	}
 }
 

@@ -53,6 +53,8 @@ type done struct {
 	to string
 	// link and linkText lead from the notice to what the action has made.
 	link, linkText string
+	// refused says that nothing was done; the text says why.
+	refused bool
 }
 
 // pages and actions are all of them. Each page has a file of its own.
