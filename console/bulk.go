@@ -225,15 +225,30 @@ func (d *bulkData) Ready() bool {
 	return d.DryRun && d.State == perceptorv1.BulkOperation_DONE && d.Matched > 0
 }
 
-// Noun is what the operation counts.
+// Runs reports whether the operation counts runs to add.
+func (d *bulkData) Runs() bool { return d.Action == perceptorv1.BulkOperation_BACKFILL }
+
+// Noun is what the operation counts, in the form for the number of those that match.
 func (d *bulkData) Noun() string {
+	noun := "task"
 	switch {
-	case d.Action == perceptorv1.BulkOperation_BACKFILL:
-		return "runs"
+	case d.Runs():
+		noun = "run"
 	case d.DeadFilter != nil:
-		return "dead runs"
+		noun = "dead run"
 	}
-	return "tasks"
+	if d.Matched == 1 {
+		return noun
+	}
+	return noun + "s"
+}
+
+// These is what a dry run has counted.
+func (d *bulkData) These() string {
+	if d.Matched == 1 {
+		return "this " + d.Noun()
+	}
+	return "these " + number(d.Matched) + " " + d.Noun()
 }
 
 // Verb is what the operation does, for buttons.
@@ -275,7 +290,7 @@ func confirmBulk(v *view) (done, error) {
 		return done{}, err
 	}
 	if now.Matched > dry.Matched {
-		text := fmt.Sprintf("Not begun: more than %s %s match by now. They are counted again.", number(dry.Matched), d.Noun())
+		text := "Not begun: more than " + d.These() + " match by now. They are counted again."
 		return done{text: text, to: v.bulkURL(now.Id), refused: true}, nil
 	}
 	// The id of the dry run makes a second click find the same operation.

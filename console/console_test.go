@@ -1207,6 +1207,20 @@ func TestABackfillIsCreatedFromItsDryRun(t *testing.T) {
 	}
 }
 
+func TestACountOfOneIsSingular(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "acme-secret")
+	for want, o := range map[string]*perceptorv1.BulkOperation{
+		"1 task": {Action: perceptorv1.BulkOperation_CANCEL, Filter: &perceptorv1.TaskFilter{}}, "1 dead run": {Action: perceptorv1.BulkOperation_REPLAY, DeadFilter: &perceptorv1.DeadRunFilter{}}, "1 run": {Action: perceptorv1.BulkOperation_BACKFILL},
+	} {
+		o.Id, o.DryRun, o.State, o.Matched = 9, true, perceptorv1.BulkOperation_DONE, 1
+		b.api.answers["GetBulkOperation"] = func(context.Context, proto.Message) (proto.Message, error) { return o, nil }
+		if _, body := b.get("bulk/9"); !strings.Contains(body, ">"+want+"<") || !strings.Contains(body, " this "+strings.TrimPrefix(want, "1 ")+". Those") {
+			t.Errorf("%s: %s", want, body)
+		}
+	}
+}
+
 func TestABulkOperationNeedsTheCountOfItsDryRun(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, "acme-secret")
@@ -1249,7 +1263,7 @@ func TestABulkOperationDoesNotChangeMoreThanWasCounted(t *testing.T) {
 			asked++
 			return now, nil
 		}
-		if _, body := b.post("bulk/9/confirm", url.Values{"csrf": {b.csrf()}, "count": {"1,234"}}); !strings.Contains(body, `class="notice failed"><p>Not begun: more than 1,234 tasks match by now.`) || !strings.Contains(body, "bulk/10/abort") {
+		if _, body := b.post("bulk/9/confirm", url.Values{"csrf": {b.csrf()}, "count": {"1,234"}}); !strings.Contains(body, `class="notice failed"><p>Not begun: more than these 1,234 tasks match by now.`) || !strings.Contains(body, "bulk/10/abort") {
 			t.Errorf("%s: %s", name, body)
 		}
 		for _, c := range b.api.called("CreateBulkOperation") {
