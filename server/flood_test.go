@@ -117,8 +117,8 @@ func (c *http2Client) send(stream uint32, data []byte) {
 }
 
 // sendAll sends up to n bytes on each stream, as far as the server lets it, until nothing
-// moves for a while. It returns the number of bytes.
-func (c *http2Client) sendAll(streams []uint32, n int) (sent int) {
+// moves for a while. It returns the number of bytes. For the first ones, least bytes, it waits for longer.
+func (c *http2Client) sendAll(streams []uint32, n, least int) (sent int) {
 	c.t.Helper()
 	left := map[uint32]int{}
 	for _, s := range streams {
@@ -136,9 +136,13 @@ func (c *http2Client) sendAll(streams []uint32, n int) (sent int) {
 			}
 		}
 		if !moved {
+			quiet := 300 * time.Millisecond
+			if sent < least {
+				quiet = 15 * time.Second
+			}
 			select {
 			case <-c.changed:
-			case <-time.After(300 * time.Millisecond):
+			case <-time.After(quiet):
 				return sent
 			}
 		}
@@ -182,7 +186,7 @@ func TestUnfinishedRequestsOfOneTenantStopNoOtherAndEnd(t *testing.T) {
 	t.Parallel()
 	var refused counted
 	b := setup(t, func(c *Config) {
-		c.MaxCalls, c.ReceiveTimeout, c.Events.Limited = 100, time.Second, refused.add
+		c.MaxCalls, c.ReceiveTimeout, c.Events.Limited = 100, 8*time.Second, refused.add // all of them are there before the first one ends
 	})
 	streams := b.unfinished("acme-secret", 300)
 	for range 20 {
@@ -220,7 +224,7 @@ func TestAConnectionReceivesABoundedNumberOfBytes(t *testing.T) {
 				ids = append(ids, uint32(2*i+1))
 				c.open(ids[i], "acme-secret", method, largest-1)
 			}
-			sent := c.sendAll(ids, largest-2)
+			sent := c.sendAll(ids, largest-2, largest)
 			if most := connIntakeRequests*largest + streams*streamWindow + connWindow; sent > most || sent < largest {
 				t.Errorf("the server has received %d bytes of unfinished requests, want at most %d", sent, most)
 			}
@@ -255,14 +259,14 @@ func TestAnswersThatAreNotReadAreChargedUntilTheirConnectionEnds(t *testing.T) {
 	t.Parallel()
 	const size, streams = largestAnswer / 8, 5
 	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	b := setup(t, func(c *Config) { c.GRPC, c.CallTimeout = l, time.Second })
+	b := setup(t, func(c *Config) { c.GRPC, c.CallTimeout = l, 4*time.Second }) // twice that long the answers of a flood can be seen
 	id := task.NewID(1, 7)
 	params := must(proto.Marshal(&perceptorv1.Params{Entries: map[string]string{"x": strings.Repeat("x", size)}}))(t)
 	b.tasks.put(&task.Snapshot{Row: task.Row{Tenant: acme.ID, ID: id, Params: params}, FinishedAt: task.Never})
 	charged := func() int64 { return answers*largestAnswer - b.server.answers.tenants.Free() }
 	await := func(what string, ok func() bool) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%s: %d bytes are charged", what, charged())
 			}
@@ -333,13 +337,14 @@ func TestAnHTTPBodyThatDoesNotArriveEndsTheRequest(t *testing.T) {
 
 func TestACallOverHTTPMayTakeLongerThanItsBody(t *testing.T) {
 	t.Parallel()
-	b := setup(t, func(c *Config) { c.ReceiveTimeout = 100 * time.Millisecond })
+	const arrives = 5 * time.Second
+	b := setup(t, func(c *Config) { c.ReceiveTimeout = arrives })
 	b.tasks.hold, b.tasks.holding = make(chan struct{}), make(chan struct{})
-	time.AfterFunc(400*time.Millisecond, func() { close(b.tasks.hold) })
+	began := time.Now()
+	time.AfterFunc(arrives+time.Second, func() { close(b.tasks.hold) })
 	body := `{"params":{"a":"b"}}`
 	r := must(http.NewRequest(http.MethodPatch, "http://memory/v1/tasks/1000?updateMask=params", strings.NewReader(body)))(t)
-	began := time.Now()
-	if a := b.do("acme-secret", r, nil); a.reason != "TASK_NOT_FOUND" || time.Since(began) < 300*time.Millisecond {
+	if a := b.do("acme-secret", r, nil); a.reason != "TASK_NOT_FOUND" || time.Since(began) < arrives {
 		t.Errorf("after %v: %d %s", time.Since(began), a.http, a.body)
 	}
 }
@@ -350,13 +355,13 @@ func TestConnectionsOfOneSourceLeavePlacesForOthers(t *testing.T) {
 	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	setup(t, func(c *Config) { c.GRPC, c.MaxConnections, c.Events.Limited = l, 8, refused.add })
 	dial := func(from string) bool {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 5 * time.Second}
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: time.Minute}
 		conn, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
 		if err != nil {
 			t.Skipf("this host has no address %s: %v", from, err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 		_, err = conn.Read(make([]byte, 1)) // the server's settings, unless it closes the connection
 		return err == nil
 	}
@@ -445,12 +450,12 @@ func TestSettingsOfOneTenantChangeABoundedNumberOfTimes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	pause := perceptorv1.TaskService_PauseKind_FullMethodName
-	last := answer{}
-	for range settingBurst + 5 {
+	last, changes := answer{}, 0
+	for ; changes < 10*settingBurst && last.code != codes.ResourceExhausted; changes++ { // a slow machine allows some more meanwhile
 		last = b.overGRPC("acme-secret", pause, &perceptorv1.PauseKindRequest{Kind: "k"}, &perceptorv1.PauseKindResponse{})
 	}
-	if last.code != codes.ResourceExhausted || last.reason != "TOO_MANY_CHANGES" {
-		t.Errorf("after %d changes: %s %s", settingBurst+5, last.code, last.reason)
+	if last.code != codes.ResourceExhausted || last.reason != "TOO_MANY_CHANGES" || changes <= settingBurst {
+		t.Errorf("after %d changes: %s %s", changes, last.code, last.reason)
 	}
 	a := b.overGRPC("rival-secret", pause, &perceptorv1.PauseKindRequest{Kind: "k"}, &perceptorv1.PauseKindResponse{})
 	if a.reason == "TOO_MANY_CHANGES" {
@@ -501,12 +506,12 @@ func TestTokensOfOneTenantChangeABoundedNumberOfTimes(t *testing.T) {
 	revoke := func(secret string) answer {
 		return b.overGRPC(secret, revokeToken, &perceptorv1.RevokeTokenRequest{Id: "pt_9"}, &perceptorv1.Token{})
 	}
-	last := answer{}
-	for range settingBurst + 5 {
+	last, changes := answer{}, 0
+	for ; changes < 10*settingBurst && last.code != codes.ResourceExhausted; changes++ { // a slow machine allows some more meanwhile
 		last = revoke("owner-secret")
 	}
-	if last.code != codes.ResourceExhausted || last.reason != "TOO_MANY_CHANGES" {
-		t.Errorf("after %d changes: %s %s", settingBurst+5, last.code, last.reason)
+	if last.code != codes.ResourceExhausted || last.reason != "TOO_MANY_CHANGES" || changes <= settingBurst {
+		t.Errorf("after %d changes: %s %s", changes, last.code, last.reason)
 	}
 	pause := perceptorv1.TaskService_PauseKind_FullMethodName
 	if a := b.overGRPC("acme-secret", pause, &perceptorv1.PauseKindRequest{Kind: "k"}, &perceptorv1.PauseKindResponse{}); a.reason == "TOO_MANY_CHANGES" {
@@ -535,7 +540,7 @@ func TestConnectionsOfOneTenantThatSendNothingLeaveTheIntakeToOthers(t *testing.
 	defer flood.Wait()
 	defer cancel()
 	time.Sleep(100 * time.Millisecond) // all of them have a share or wait
-	soon, end := context.WithTimeout(ctx, 5*time.Second)
+	soon, end := context.WithTimeout(ctx, 30*time.Second)
 	defer end()
 	c, err := i.charge(soon, 2, port(1), largest)
 	if err != nil {
@@ -576,7 +581,7 @@ func TestReportsAboutUnknownRunsAreBoundedByTenant(t *testing.T) {
 		}
 	}
 	a := call("acme-secret")
-	if a.code == codes.OK { // a moment allows one call, which is then owed for two seconds
+	for tries := 0; a.code == codes.OK && tries < 50; tries++ { // a moment allows one call, which is then owed for two seconds
 		a = call("acme-secret")
 	}
 	if a.code != codes.ResourceExhausted || a.reason != "TOO_MANY_UNKNOWN_RUNS" {

@@ -64,7 +64,8 @@ func TestRefusalsOfAFloodAreAnsweredLate(t *testing.T) {
 func TestAFloodOverHTTPWithoutAValidTokenIsAnsweredLate(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for range 20 * promptBurst {
+	calls := 0
+	for limit := time.Now().Add(time.Minute); time.Now().Before(limit); calls++ { // a slow machine may need a while for more than promptRate per second
 		began := time.Now()
 		if a := b.fetch("wrong", "GET", "/v1/tasks", "", nil); a.code != codes.Unauthenticated {
 			t.Fatalf("got %v %s", a.code, a.message)
@@ -73,5 +74,5 @@ func TestAFloodOverHTTPWithoutAValidTokenIsAnsweredLate(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("%d refusals were answered at once", 20*promptBurst)
+	t.Errorf("%d refusals were answered at once", calls)
 }
