@@ -226,7 +226,7 @@ func TestAnAddThatWasNotStoredMovesToAnotherDatabase(t *testing.T) {
 		if _, err := c.AddTask(t.Context(), Task{Kind: "k", Type: OneShot}); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(began); took > 3*time.Second {
+		if took := time.Since(began); took > 15*time.Second { // half of CallTimeout
 			t.Errorf("an add took %v, want no wait", took)
 		}
 	}
@@ -262,7 +262,7 @@ func TestAnAddThatWasNotStoredMovesToAnotherDatabase(t *testing.T) {
 // do not hold up others.
 func TestAddsWithKeysDoNotWaitForThoseOfADatabaseThatHangs(t *testing.T) {
 	t.Parallel()
-	s, c := api(t, Config{CallTimeout: 20 * time.Second})
+	s, c := api(t, Config{CallTimeout: 2 * time.Minute})
 	var stalled atomic.Bool
 	stalled.Store(true)
 	s.refuse = func(task *perceptorv1.Task) *rpcstatus.Status {
@@ -286,7 +286,7 @@ func TestAddsWithKeysDoNotWaitForThoseOfADatabaseThatHangs(t *testing.T) {
 	}()
 	for i := range 20 {
 		began := time.Now()
-		if _, err := c.AddTask(t.Context(), keyed(fmt.Sprint("free-", i))); err != nil || time.Since(began) > 5*time.Second {
+		if _, err := c.AddTask(t.Context(), keyed(fmt.Sprint("free-", i))); err != nil || time.Since(began) > 30*time.Second {
 			t.Errorf("an add took %v: %v", time.Since(began), err)
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -77,74 +78,89 @@ func TestOverrunLeaseDoesNotLoseTheRun(t *testing.T) {
 }
 
 func TestHandlerThatIgnoresItsContextIsReportedAsFailedWhileItsLeaseRuns(t *testing.T) {
-	b := setup(t, 1)
-	b.svc.lease = 3 * time.Second
-	release := make(chan struct{})
-	cause := make(chan error, 1)
-	stuck := make(chan Delivery, 1)
-	b.listen(ListenerConfig{NoHeartbeats: true, Events: Events{HandlerStuck: func(d Delivery) { stuck <- d }}},
-		map[string]Handler{"deaf": func(ctx context.Context, _ *Run) error {
-			<-ctx.Done()
-			cause <- context.Cause(ctx)
-			<-release
-			return nil
-		}})
-	defer close(release)
-	b.publish(newRunOf(1, task.Blocking, "deaf", nil))
-	if err := within(t, "the end of the context", cause); !errors.Is(err, ErrLeaseOver) {
-		t.Errorf("the context ended because of %v", err)
-	}
-	within(t, "the event", stuck)
-	b.svc.await(t, "FAIL", b.svc.count("report ACCEPTED"))
-	if r := b.svc.results[0]; r.GetOutcome() != perceptorv1.RunResult_FAIL || !strings.Contains(r.GetError(), "ignored the end of its context") {
-		t.Errorf("reported %v", r)
-	}
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.svc.lease = 3 * time.Second
+		release := make(chan struct{})
+		cause := make(chan error, 1)
+		stuck := make(chan Delivery, 1)
+		b.listen(ListenerConfig{NoHeartbeats: true, Events: Events{HandlerStuck: func(d Delivery) { stuck <- d }}},
+			map[string]Handler{"deaf": func(ctx context.Context, _ *Run) error {
+				<-ctx.Done()
+				cause <- context.Cause(ctx)
+				<-release
+				return nil
+			}})
+		began := time.Now()
+		b.arrive(newRunOf(1, task.Blocking, "deaf", nil))
+		if err := <-cause; !errors.Is(err, ErrLeaseOver) {
+			t.Errorf("the context ended because of %v", err)
+		}
+		<-stuck
+		b.svc.await(t, "FAIL", b.svc.count("report ACCEPTED"))
+		if took := time.Since(began); took >= b.svc.lease {
+			t.Errorf("it was reported %s after it had begun, and its lease was %s", took, b.svc.lease)
+		}
+		if r := b.svc.results[0]; r.GetOutcome() != perceptorv1.RunResult_FAIL || !strings.Contains(r.GetError(), "ignored the end of its context") {
+			t.Errorf("reported %v", r)
+		}
+		close(release)
+		b.stop()
+	})
 }
 
 func TestLeaseIsCountedFromBeforeTheCall(t *testing.T) {
-	b := setup(t, 1)
-	b.svc.lease = 3 * time.Second
-	var judged time.Time // when the service grants the lease; its answer takes long
-	b.svc.before = func(_ context.Context, op string) error {
-		if op == "start" {
-			judged = time.Now()
-			time.Sleep(b.svc.lease / 2)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.svc.lease = 3 * time.Second
+		var judged time.Time // when the service grants the lease; its answer takes long
+		b.svc.before = func(_ context.Context, op string) error {
+			if op == "start" {
+				judged = time.Now()
+				time.Sleep(b.svc.lease / 2)
+			}
+			return nil
 		}
-		return nil
-	}
-	ended := make(chan time.Time, 1)
-	b.listen(ListenerConfig{NoHeartbeats: true}, map[string]Handler{"long": func(ctx context.Context, _ *Run) error {
-		<-ctx.Done()
-		ended <- time.Now()
-		return nil
-	}})
-	b.publish(newRunOf(1, task.Blocking, "long", nil))
-	if after := within(t, "the end of the context", ended).Sub(judged); after > b.svc.lease+time.Second/2 {
-		t.Errorf("the context ended %s after a lease of %s was given", after, b.svc.lease)
-	}
+		ended := make(chan time.Time, 1)
+		b.listen(ListenerConfig{NoHeartbeats: true}, map[string]Handler{"long": func(ctx context.Context, _ *Run) error {
+			<-ctx.Done()
+			ended <- time.Now()
+			return nil
+		}})
+		b.arrive(newRunOf(1, task.Blocking, "long", nil))
+		if after := (<-ended).Sub(judged); after >= b.svc.lease {
+			t.Errorf("the context ended %s after a lease of %s was given", after, b.svc.lease)
+		}
+		b.stop()
+	})
 }
 
 func TestLongHandlersKeepTheirLeaseByHeartbeats(t *testing.T) {
 	t.Parallel()
-	b := setup(t, 1)
-	b.svc.lease = 1500 * time.Millisecond
-	release := make(chan struct{})
-	ended := make(chan error, 1)
-	b.listen(ListenerConfig{}, map[string]Handler{"long": func(ctx context.Context, _ *Run) error {
-		select {
-		case <-release:
-		case <-ctx.Done():
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.svc.lease = 1500 * time.Millisecond
+		release := make(chan struct{})
+		ended := make(chan error, 1)
+		b.listen(ListenerConfig{}, map[string]Handler{"long": func(ctx context.Context, _ *Run) error {
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			ended <- context.Cause(ctx)
+			return nil
+		}})
+		b.arrive(newRunOf(1, task.Blocking, "long", nil))
+		b.svc.await(t, "heartbeats for longer than a lease", func() bool { return b.svc.codes["beat ACCEPTED"] >= 5 })
+		close(release)
+		if err := <-ended; err != nil {
+			t.Errorf("the context ended: %v", err)
 		}
-		ended <- context.Cause(ctx)
-		return nil
-	}})
-	b.publish(newRunOf(1, task.Blocking, "long", nil))
-	b.svc.await(t, "heartbeats for longer than a lease", func() bool { return b.svc.codes["beat ACCEPTED"] >= 5 })
-	close(release)
-	if err := within(t, "the handler", ended); err != nil {
-		t.Errorf("the context ended: %v", err)
-	}
-	b.svc.await(t, "the result", b.svc.count("report ACCEPTED"))
+		b.svc.await(t, "the result", b.svc.count("report ACCEPTED"))
+		b.stop()
+	})
 }
 
 func TestLongNonBlockingRunDoesNotPinItsPartition(t *testing.T) {
@@ -167,47 +183,55 @@ func TestLongNonBlockingRunDoesNotPinItsPartition(t *testing.T) {
 
 func TestRefusedHeartbeatEndsTheContext(t *testing.T) {
 	t.Parallel()
-	b := setup(t, 1)
-	b.svc.lease = 3 * time.Second
-	b.svc.code = func(op string, _ *perceptorv1.Attempt) perceptorv1.RunCode {
-		if op == "beat" {
-			return perceptorv1.RunCode_RUN_CODE_SUPERSEDED
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.svc.lease = 3 * time.Second
+		b.svc.code = func(op string, _ *perceptorv1.Attempt) perceptorv1.RunCode {
+			if op == "beat" {
+				return perceptorv1.RunCode_RUN_CODE_SUPERSEDED
+			}
+			return 0
 		}
-		return 0
-	}
-	cause := make(chan error, 1)
-	b.listen(ListenerConfig{}, map[string]Handler{"long": func(ctx context.Context, r *Run) error {
-		<-ctx.Done()
-		cause <- context.Cause(ctx)
-		if err := r.Heartbeat(context.Background()); !errors.Is(err, ErrLeaseLost) {
-			t.Errorf("Heartbeat returned %v", err)
+		cause := make(chan error, 1)
+		b.listen(ListenerConfig{}, map[string]Handler{"long": func(ctx context.Context, r *Run) error {
+			<-ctx.Done()
+			cause <- context.Cause(ctx)
+			if err := r.Heartbeat(context.Background()); !errors.Is(err, ErrLeaseLost) {
+				t.Errorf("Heartbeat returned %v", err)
+			}
+			return context.Cause(ctx)
+		}})
+		b.arrive(newRunOf(1, task.Blocking, "long", nil))
+		if err := <-cause; !errors.Is(err, ErrLeaseLost) {
+			t.Errorf("the context ended because of %v", err)
 		}
-		return context.Cause(ctx)
-	}})
-	b.publish(newRunOf(1, task.Blocking, "long", nil))
-	if err := within(t, "the end of the context", cause); !errors.Is(err, ErrLeaseLost) {
-		t.Errorf("the context ended because of %v", err)
-	}
+		synctest.Wait()
+		b.stop()
+	})
 }
 
 func TestHeartbeatByHandKeepsTheLease(t *testing.T) {
 	t.Parallel()
-	b := setup(t, 1)
-	b.svc.lease = 2 * time.Second
-	done := make(chan error, 1)
-	b.listen(ListenerConfig{NoHeartbeats: true}, map[string]Handler{"long": func(ctx context.Context, r *Run) error {
-		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
-			if err := r.Heartbeat(ctx); err != nil {
-				done <- err
-				return err
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.svc.lease = 2 * time.Second
+		done := make(chan error, 1)
+		b.listen(ListenerConfig{NoHeartbeats: true}, map[string]Handler{"long": func(ctx context.Context, r *Run) error {
+			for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+				if err := r.Heartbeat(ctx); err != nil {
+					done <- err
+					return err
+				}
+				time.Sleep(10 * time.Millisecond)
 			}
-			time.Sleep(10 * time.Millisecond)
+			done <- ctx.Err()
+			return nil
+		}})
+		b.arrive(newRunOf(1, task.Blocking, "long", nil))
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
-		done <- ctx.Err()
-		return nil
-	}})
-	b.publish(newRunOf(1, task.Blocking, "long", nil))
-	if err := within(t, "the handler", done); err != nil {
-		t.Error(err)
-	}
+		b.svc.await(t, "the result", b.svc.count("report ACCEPTED"))
+		b.stop()
+	})
 }

@@ -60,7 +60,8 @@ type fakeService struct {
 	adds    []*perceptorv1.AddTasksRequest
 	singles []*perceptorv1.AddTaskRequest
 	tasks   []*perceptorv1.Task
-	keys    []*perceptorv1.RecordKey // nil: that of testKey
+	stored  map[string]*perceptorv1.AddTasksResponse // by request id, if no task was refused
+	keys    []*perceptorv1.RecordKey                 // nil: that of testKey
 }
 
 func (s *fakeService) hook(ctx context.Context, op string) error {
@@ -278,7 +279,7 @@ func setupOn(t testing.TB, brokers []string, topic string) *bench {
 }
 
 func newFakeService(brokers []string) *fakeService {
-	s := &fakeService{brokers: brokers, lease: time.Minute, runs: map[task.RunID]*refRun{}, codes: map[string]int{}, calls: map[string]int{}}
+	s := &fakeService{brokers: brokers, lease: time.Minute, runs: map[task.RunID]*refRun{}, codes: map[string]int{}, calls: map[string]int{}, stored: map[string]*perceptorv1.AddTasksResponse{}}
 	s.changed = sync.NewCond(&s.mu)
 	s.refuse = func(*perceptorv1.Task) *rpcstatus.Status { return nil }
 	return s
@@ -320,9 +321,9 @@ func (b *bench) newClient(cfg Config) *Client {
 	return c
 }
 
-// fast has short times of the consumer group.
+// fast has short times of the consumer group. A machine that stands still for some seconds ends no session.
 var fast = groupTimes{
-	session: 3 * time.Second, heartbeat: 50 * time.Millisecond, rebalance: 3 * time.Second, backoff: 50 * time.Millisecond,
+	session: 15 * time.Second, heartbeat: 50 * time.Millisecond, rebalance: 15 * time.Second, backoff: 50 * time.Millisecond,
 	commit: 20 * time.Millisecond, rest: 20 * time.Millisecond, settle: 500 * time.Millisecond,
 }
 

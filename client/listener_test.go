@@ -89,7 +89,8 @@ func TestFewRecordsAreCommittedTogether(t *testing.T) {
 	var c counter
 	times := fast
 	times.rest = time.Hour
-	l := b.listen(ListenerConfig{kafka: times}, map[string]Handler{"count": c.handle})
+	committed := make(chan struct{}, 100)
+	l := b.listen(ListenerConfig{kafka: times, Events: Events{Committed: func(map[int]int64) { committed <- struct{}{} }}}, map[string]Handler{"count": c.handle})
 	runs := manyRuns(commitRecords+2, "count")
 	reported := 0
 	report := func(n int) {
@@ -99,7 +100,7 @@ func TestFewRecordsAreCommittedTogether(t *testing.T) {
 		b.svc.await(t, "the results", func() bool { return b.svc.codes["report ACCEPTED"] == reported })
 	}
 	report(1)
-	time.Sleep(10 * times.commit) // the first commit is that of the beginning, with this record or without
+	within(t, "the first commit", committed) // is that of the beginning, with this record or without
 	first := b.lag()
 	report(20)
 	time.Sleep(10 * times.commit)

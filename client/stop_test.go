@@ -129,7 +129,9 @@ func childListener(address string) {
 	if err != nil {
 		panic(err)
 	}
-	l, err := c.NewListener(ListenerConfig{kafka: fast})
+	times := fast
+	times.session = 3 * time.Second // its partition is given to others after that
+	l, err := c.NewListener(ListenerConfig{kafka: times})
 	if err != nil {
 		panic(err)
 	}
