@@ -310,7 +310,7 @@ func TestADryRunThatTakesTooLongIsAborted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	within, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	within, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	ended = within.Done()
 	if _, err := b.Bulk(within, b.d, own, false); err != nil {

@@ -176,8 +176,9 @@ func TestSchedulesThatTakeLongDoNotTakeAllTheTimeOfAClaim(t *testing.T) {
 	called, claims := map[task.ID]int{}, 0
 	for more := true; more; claims++ {
 		c := b.claim(task.RangeForm)
-		if c.Rows == 0 || c.Rows != len(c.Publications) {
-			t.Fatalf("claim %d: %d rows, %d publications", claims, c.Rows, len(c.Publications))
+		// A machine that stands still while the rows are read leaves rows to the next claim that are counted here.
+		if n := len(c.Publications); n == 0 || c.Rows < n || c.Rows > n && !c.More {
+			t.Fatalf("claim %d: %d rows, %d publications", claims, c.Rows, n)
 		}
 		for _, p := range c.Publications {
 			called[p.Task]++
@@ -198,7 +199,8 @@ func TestSchedulesThatTakeLongDoNotTakeAllTheTimeOfAClaim(t *testing.T) {
 func TestResultsOfSchedulesThatTakeLongAreStoredInParts(t *testing.T) {
 	b := setup(t, nearOnly, littleTime)
 	ids := b.addFar(task.Blocking, 20)
-	b.claim(task.RangeForm)
+	for b.claim(task.RangeForm).More { // one claim suffices unless the machine is slow
+	}
 	reports, started, asked := make([]task.Report, len(ids)), make([]task.Attempt, len(ids)), 0
 	for i, id := range ids {
 		reports[i], started[i] = success(id, 1, 1, 7), attempt(id, 1, 1)

@@ -37,7 +37,7 @@ func (g *gate) failpoint(point string, _ int) error {
 	select {
 	case err := <-g.open:
 		return err
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		return errors.New("the gate was not opened")
 	}
 }
