@@ -25,7 +25,7 @@ import (
 // directory that it names and waits, so that a test can kill the parent.
 const parentVariable = "PERCEPTOR_PGSERVER_TEST_PARENT"
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(parentVariable); dir != "" {

@@ -21,7 +21,7 @@ import (
 // waits, so that a test can kill the parent.
 const parentVariable = "PERCEPTOR_SUBPROCESS_TEST_PARENT"
 
-const patience = 10 * time.Second
+const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	if os.Getenv(parentVariable) != "" {

@@ -43,7 +43,7 @@ func TestAProxyTellsWhatItHarmed(t *testing.T) {
 	conn, err := net.Dial("tcp", p.Addr())
 	must(t, err)
 	defer conn.Close()
-	must(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	said := func() time.Duration {
 		begin := time.Now()
 		_, err := conn.Write([]byte{1})
@@ -108,7 +108,7 @@ func TestNoConnectionFromBeforeARedirectReachesTheOldServer(t *testing.T) {
 		p.Redirect(servers[target])
 		p.Heal()
 		for _, conn := range []net.Conn{early, <-dialed, <-dialed} {
-			must(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+			must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 			answer := []byte{1}
 			if _, err := conn.Write(answer); err == nil {
 				if _, err := io.ReadFull(conn, answer); err == nil && int(answer[0]) != target {
@@ -132,7 +132,7 @@ func TestADelayDoesNotLimitTheThroughput(t *testing.T) {
 	conn, err := net.Dial("tcp", p.Addr())
 	must(t, err)
 	defer conn.Close()
-	must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	must(t, conn.SetDeadline(time.Now().Add(3*time.Minute)))
 	sent := make([]byte, size)
 	for i := range sent {
 		sent[i] = byte(i * i >> 8)
@@ -143,8 +143,8 @@ func TestADelayDoesNotLimitTheThroughput(t *testing.T) {
 	_, err = io.ReadFull(conn, got)
 	must(t, err)
 	// One piece at a time would take 100 ms for each of a thousand pieces.
-	if took := time.Since(begin); took < 2*delay || took > 20*time.Second {
-		t.Errorf("%d bytes took %v there and back, want more than %v and less than 20 s", size, took, 2*delay)
+	if took := time.Since(begin); took < 2*delay || took > 60*time.Second {
+		t.Errorf("%d bytes took %v there and back, want more than %v and less than 60 s", size, took, 2*delay)
 	}
 	if !bytes.Equal(got, sent) {
 		t.Error("the data came back changed")
@@ -174,7 +174,7 @@ func TestAProxyEndsWithAPeerThatDoesNotRead(t *testing.T) {
 	go func() { p.Close(); close(ended) }()
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the proxy does not end")
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/perceptor/perceptor/internal/subprocess"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // runVariable is an environment variable. If it is set, the test binary runs [Run] with its arguments, as
 // the command testenv does.
