@@ -32,7 +32,7 @@ import (
 const (
 	testTopic = "perceptor.shop"
 	testToken = "secret-of-shop"
-	patience  = time.Minute
+	patience  = 3 * time.Minute
 )
 
 // fakeService is the API in memory. before may return the answer to a call.

@@ -390,7 +390,7 @@ func TestANameThatResolvesSlowlyDelaysNoHintForOthers(t *testing.T) {
 	if got := receive(t, atA); got != (gotHint{0, 7}) {
 		t.Errorf("the owner received %v", got)
 	}
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > lookupLimit*4/5 { // one that waits for the name takes lookupLimit
 		t.Errorf("the hint took %v", took)
 	}
 }

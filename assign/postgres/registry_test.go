@@ -427,7 +427,7 @@ func TestAMemberReachesTheHostBehindOneThatIsSilent(t *testing.T) {
 		Environment: "BASE", ID: "first", Timeout: time.Hour, Log: slog.New(slog.DiscardHandler), Changed: func() {},
 	})
 	defer m.Abandon()
-	for end := time.Now().Add(15 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // less than the silent host takes
 		err := m.Create(ctx)
 		cancel()
@@ -461,7 +461,7 @@ func TestAMemberThatEndsClosesAConnectionThatIsBeingOpened(t *testing.T) {
 	}
 	began := time.Now()
 	m.Abandon()
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("it ends after %v", took)
 	}
 }

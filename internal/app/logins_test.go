@@ -365,38 +365,58 @@ func TestARevocationReachesAllTaskdsWithinASecond(t *testing.T) {
 	dsn, ca := storetest.DSN(t), newAuthority(t)
 	first, second := startTaskd(t, dsn, ca, func(*config.Taskd) {}), startTaskd(t, dsn, ca, func(*config.Taskd) {})
 	first.tenants("acme")
-	id, secret := first.token("acme")
 	_, other := first.token("acme")
 	conns := []*grpc.ClientConn{first.dial(), second.dial()}
+	// On a busy machine calls take long, or fail, so only one counts that is accepted, and from its begin.
+	// The second has two more for polls that such a machine delays. One that stands still for longer may do so
+	// once or twice, and without a revocation each token would be accepted for five seconds.
+	const most, tries = 3 * time.Second, 3
+	for try := 1; ; try++ {
+		late := first.revocation(conns, other)
+		if late < most {
+			return
+		}
+		if try == tries {
+			t.Fatalf("a call that began %s after the revocation of its token was accepted", late)
+		}
+		t.Logf("a call that began %s after the revocation of its token was accepted; trying again", late)
+	}
+}
+
+// revocation revokes a token that all connections know, and returns how long afterwards the last call with it began that was accepted.
+func (d *taskd) revocation(conns []*grpc.ClientConn, other string) (late time.Duration) {
+	d.t.Helper()
+	id, secret := d.token("acme")
 	for _, conn := range conns {
 		for _, s := range []string{secret, other} {
-			if err := first.counts(conn, s); err != nil && status.Code(err) != codes.Unavailable {
-				t.Fatal(err)
+			if err := d.counts(conn, s); err != nil && status.Code(err) != codes.Unavailable {
+				d.t.Fatal(err)
 			}
 		}
 	}
-	if _, err := first.control.RevokeToken(t.Context(), id, 0); err != nil {
-		t.Fatal(err)
+	if _, err := d.control.RevokeToken(d.t.Context(), id, 0); err != nil {
+		d.t.Fatal(err)
 	}
-	// On a busy machine calls take long, or fail, so only one counts that is accepted, and from its begin.
-	// The second has two more for polls that such a machine delays.
-	const most = 3 * time.Second
 	revoked := time.Now()
 	for i, conn := range conns {
 		for {
 			began := time.Since(revoked)
-			err := first.counts(conn, secret)
+			err := d.counts(conn, secret)
 			if status.Code(err) == codes.Unauthenticated {
 				break
 			}
-			if err == nil && began > most || began > time.Minute {
-				t.Fatalf("taskd %d answers a call that began %s after the revocation of its token with %v", i, began, err)
+			if err == nil {
+				late = max(late, began)
+			}
+			if began > time.Minute {
+				d.t.Fatalf("taskd %d answers a call that began %s after the revocation of its token with %v", i, began, err)
 			}
 		}
-		if err := first.counts(conn, other); status.Code(err) == codes.Unauthenticated {
-			t.Errorf("another token: %v", err)
+		if err := d.counts(conn, other); status.Code(err) == codes.Unauthenticated {
+			d.t.Errorf("another token: %v", err)
 		}
 	}
+	return late
 }
 
 func TestWrongBindingsAreNamed(t *testing.T) {

@@ -60,7 +60,7 @@ func serve(t *testing.T, s *Source, clients tls.ClientAuthType) (string, *atomic
 			if err != nil {
 				return
 			}
-			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
 			_, _ = conn.Write([]byte("x"))
 			_ = conn.Close()
 		}
@@ -72,7 +72,7 @@ func serve(t *testing.T, s *Source, clients tls.ClientAuthType) (string, *atomic
 // get connects with the certificates of s and reads the answer.
 func get(t *testing.T, s *Source, address string) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	conn, err := s.Dialer((&net.Dialer{}).DialContext)(ctx, "tcp", address)
 	if err != nil {
@@ -131,7 +131,7 @@ func dialWith(t *testing.T, address string, c *tls.Config) error {
 		return err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	_, err = io.ReadFull(conn, make([]byte, 1))
 	return err
 }
@@ -271,7 +271,7 @@ func TestACertificateThatIsNotValidYetIsUsedWhenItIs(t *testing.T) {
 
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
 		}

@@ -304,7 +304,7 @@ func TestRunReadsTheKeysBeforeTheFirstToken(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- v.Run(ctx) }()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if _, fresh, _ := v.keys.lookup("rsa", jose.RS256); fresh {
 			break
 		}

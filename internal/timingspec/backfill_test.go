@@ -25,7 +25,7 @@ func (e *stage) bulk(b client.Bulk) *client.BulkInfo {
 	e.Helper()
 	b.Tasks.Kind = e.kind
 	o := must[*client.BulkInfo](e)(e.tenant.CreateBulk(e.Context(), b))
-	for deadline := time.Now().Add(time.Minute); o.State != client.BulkDone; {
+	for deadline := time.Now().Add(3 * time.Minute); o.State != client.BulkDone; {
 		if time.Now().After(deadline) {
 			e.Fatalf("operation %d has not ended: %+v", o.ID, o)
 		}

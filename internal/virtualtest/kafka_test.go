@@ -36,7 +36,7 @@ func TestATenantHasALoginToASecureKafkaThatIsRotated(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-	time.Sleep(6 * time.Second) // dispatchers have the new key, and tokens are read again
+	time.Sleep(12 * time.Second) // dispatchers have the new key, and tokens are read again
 	stop = listenOver(t, s, tenant, brokers.CA.Trust(), called)
 	defer stop()
 	second := tenant.Add(t, client.Task{Kind: "k", Type: client.OneShot})
