@@ -32,12 +32,17 @@ type RateController struct {
 	windowAt      time.Time
 	records, late int
 	limited       bool
+	// high counts those above half of usual. seen counts the foreground records of the window while no backlog was
+	// claimed, and above those of them above quiet.
+	high, seen, above int
 	// takenAt is when rows were last taken. disturbed is set if the foreground has been late
 	// since the rate began to rise, calm counts the rises since it was late last, and held the windows at the lowest
 	// rate before them.
 	takenAt    time.Time
 	disturbed  bool
 	calm, held int
+	// over is set if the foreground was far below usual in each of the held windows.
+	over bool
 }
 
 const (
@@ -87,19 +92,18 @@ func (c *RateController) claiming(now time.Time) bool {
 func (c *RateController) Published(now time.Time, late time.Duration) {
 	c.endWindow(now)
 	if !c.claiming(now) {
-		// These steps track the quantile: they balance when one record in a hundred is
-		// above.
+		c.seen++
 		if late > c.quiet {
-			c.quiet = min(c.quiet+c.quiet/10, mostUsual)
-		} else {
-			c.quiet = max(c.quiet-c.quiet/1000, leastUsual)
+			c.above++
 		}
-		c.usual = c.quiet
 		return
 	}
 	c.records++
 	if late > c.usual*lateTenths/10 {
 		c.late++
+	}
+	if late > c.usual/2 {
+		c.high++
 	}
 }
 
@@ -111,6 +115,7 @@ func (c *RateController) endWindow(now time.Time) {
 	if now.Sub(c.windowAt) < rateWindow {
 		return
 	}
+	c.learn()
 	tooLate := c.late > 1 && c.late*100 > c.records
 	if tooLate && c.perSecond <= c.floor {
 		c.usual = min(c.usual+c.usual/2, mostUsual)
@@ -122,14 +127,41 @@ func (c *RateController) endWindow(now time.Time) {
 		c.perSecond, c.disturbed, c.calm, c.held = max(c.perSecond/2, c.floor), true, 0, 0
 		c.tokens = 0
 	case c.limited && c.disturbed && c.perSecond <= c.floor && c.held < floorWindows:
-		c.held++
+		c.hold()
 	case c.limited && c.disturbed:
 		c.calm++
 		c.perSecond = min(c.perSecond*min(1+float64(c.calm)/10, mostGrowth), mostRate)
 	case c.limited:
 		c.perSecond = min(c.perSecond*2, mostRate)
 	}
-	c.windowAt, c.records, c.late, c.limited = now, 0, 0, false
+	c.windowAt, c.records, c.late, c.high, c.limited = now, 0, 0, 0, false
+}
+
+// learn moves quiet towards its quantile by what was seen in a window without a claimed backlog. The steps balance when one
+// record in a hundred is above. There is one step in a window, however many records it has: those of an outage, which
+// come all at once when it is over, say nothing about what is usual.
+func (c *RateController) learn() {
+	switch {
+	case c.seen == 0:
+		return
+	case c.above*100 > c.seen:
+		c.quiet = min(c.quiet+c.quiet/10, mostUsual)
+	default:
+		c.quiet = max(c.quiet-c.quiet*time.Duration(min(c.seen, 100))/1000, leastUsual)
+	}
+	c.usual, c.seen, c.above = c.quiet, 0, 0
+}
+
+// hold counts a window at the lowest rate in which the foreground was on time. After several, a lateness that once counted
+// as usual there is over, if the foreground has been far below it in each of them.
+func (c *RateController) hold() {
+	if c.held == 0 {
+		c.over = true
+	}
+	c.over = c.over && c.records > 0 && (c.high <= 1 || c.high*100 <= c.records)
+	if c.held++; c.held == floorWindows && c.over {
+		c.usual = c.quiet
+	}
 }
 
 // slice returns how many rows are granted at once.

@@ -134,3 +134,30 @@ func TestUsualLatenessIsLearntWhileNoBacklogIsTaken(t *testing.T) {
 		t.Errorf("usual = %v with two records in a hundred 80 ms late, want 50ms to 100ms", c.usual)
 	}
 }
+
+// TestALatenessThatIsOverDoesNotCount has an outage, after which the foreground is on time again unless too many rows of
+// the backlog are claimed. The backlog is claimed before the outage, or only after it.
+func TestALatenessThatIsOverDoesNotCount(t *testing.T) {
+	const bearable = 5000
+	for _, claimed := range []bool{false, true} {
+		c, now := NewRateController(), time.Unix(0, 0)
+		const second = 200 // records
+		for i := range 5 * second {
+			now = now.Add(time.Second / second)
+			c.Published(now, time.Duration(i%50)*100*time.Millisecond)
+			if claimed {
+				c.TakeRows(now, true)
+			}
+		}
+		late := func(perSecond float64) time.Duration {
+			if perSecond > bearable {
+				return 400 * time.Millisecond
+			}
+			return time.Millisecond
+		}
+		to, _ := simulate(&c, now, 20, late)
+		if _, rows := simulate(&c, to, 30, late); rows > 30*bearable {
+			t.Errorf("claimed before: %v: %d rows a second are taken although the foreground is late beyond %d", claimed, rows/30, bearable)
+		}
+	}
+}

@@ -165,11 +165,11 @@ func TestRecordsOfTheBackgroundDoNotCountAsTheForegrounds(t *testing.T) {
 	} {
 		s.ObservePublished(begun, &p.pub, p.fromFlow, time.Hour)
 	}
-	if s.foregroundBeside(begun, 0) || s.rate.quiet != leastUsual {
+	if s.foregroundBeside(begun, 0) || s.rate.seen != 0 {
 		t.Error("a background record or a second attempt counted as foreground")
 	}
 	s.ObservePublished(begun, &task.Publication{Tenant: 3, Attempt: 1, ScheduledAt: claimed, ClaimedAt: due}, true, time.Hour)
-	if !s.foregroundBeside(begun, 0) || s.rate.quiet == leastUsual {
+	if !s.foregroundBeside(begun, 0) || s.rate.seen != 1 {
 		t.Error("a record of a tenant within its rate did not count as foreground")
 	}
 }
