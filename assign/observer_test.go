@@ -12,7 +12,7 @@ import (
 )
 
 // patience bounds every wait of these tests. It is not a measurement.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // An observer watches all workers of a test from outside: which worker has
 // which item, and which calls break the contract of [Worker].

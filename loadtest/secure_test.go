@@ -167,17 +167,17 @@ func (l *closedLinks) postgres(t *testing.T) {
 
 func (l *closedLinks) zookeeper(t *testing.T) {
 	for name, conf := range map[string]*tls.Config{"clear text": nil, "another CA": l.trustOfOther()} {
-		if _, err := zkGet(t, l.s.ZooKeeper(), conf); err == nil {
+		if _, err := zkGet(t, l.s.ZooKeeper(), conf, 1500*time.Millisecond); err == nil {
 			t.Errorf("%s: the plan is read", name)
 		}
 	}
-	if _, err := zkGet(t, l.s.ZooKeeper(), l.s.TLS); !errors.Is(err, zk.ErrNoAuth) {
+	if _, err := zkGet(t, l.s.ZooKeeper(), l.s.TLS, time.Minute); !errors.Is(err, zk.ErrNoAuth) {
 		t.Errorf("without the user: got %v", err)
 	}
 }
 
-// zkGet reads the plan of the dispatchers.
-func zkGet(t *testing.T, address string, conf *tls.Config) ([]byte, error) {
+// zkGet reads the plan of the dispatchers, in a session that must begin within a time.
+func zkGet(t *testing.T, address string, conf *tls.Config, within time.Duration) ([]byte, error) {
 	t.Helper()
 	dial := func(network, address string, _ time.Duration) (net.Conn, error) {
 		plain := &net.Dialer{Timeout: badInputWait}
@@ -186,7 +186,7 @@ func zkGet(t *testing.T, address string, conf *tls.Config) ([]byte, error) {
 		}
 		return tls.DialWithDialer(plain, network, address, conf)
 	}
-	conn, events, err := zk.Connect([]string{address}, 2*time.Second, zk.WithDialer(dial), zk.WithLogInfo(false), zk.WithLogger(silent{}))
+	conn, events, err := zk.Connect([]string{address}, 10*time.Second, zk.WithDialer(dial), zk.WithLogInfo(false), zk.WithLogger(silent{}))
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ func zkGet(t *testing.T, address string, conf *tls.Config) ([]byte, error) {
 		for range events { // until the client has ended
 		}
 	}()
-	for limit := time.After(1500 * time.Millisecond); conn.State() != zk.StateHasSession; {
+	for limit := time.After(within); conn.State() != zk.StateHasSession; {
 		select {
 		case <-events:
 		case <-limit:

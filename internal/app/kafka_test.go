@@ -39,10 +39,15 @@ func follows(t *testing.T, file string) (*kafkaLink, *changes) {
 			t.Error(err)
 		}
 	})
-	if err := link.Ping(t.Context()); err != nil {
-		t.Fatal(err)
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		err := link.Ping(t.Context())
+		if err == nil {
+			return link, told
+		}
+		if time.Now().After(limit) { // brokers know a new password some time after they have confirmed it
+			t.Fatal(err)
+		}
 	}
-	return link, told
 }
 
 // warnings counts the warnings about logins that cannot be used yet.
