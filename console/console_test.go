@@ -468,3 +468,15 @@ func TestTheClusterPageShowsWhereEachDatabaseIsAndWhereItGoes(t *testing.T) {
 		}
 	}
 }
+
+// TestATenantThatIsBeingDeletedIsShownAsSuch and not as one that is paused, which could be resumed.
+func TestATenantThatIsBeingDeletedIsShownAsSuch(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, "admin-secret")
+	b.api.answers["GetTenant"] = func(context.Context, proto.Message) (proto.Message, error) {
+		return &perceptorv1.Tenant{Name: "acme", Paused: true, Deleting: true}, nil
+	}
+	if _, page := b.get("tenants/acme"); !strings.Contains(page, "Being deleted") || strings.Contains(page, `commandfor="resume"`) || strings.Contains(page, ">Paused</span>") {
+		t.Errorf("the page is that of a paused tenant:\n%s", page)
+	}
+}

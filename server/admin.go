@@ -216,6 +216,7 @@ func tenantReply(t Tenant) *perceptorv1.Tenant {
 		PayloadRecords:   t.Rates.PayloadRecords,
 		PublishWhenDue:   !t.Rates.Ahead.On(),
 		Paused:           t.Rates.Paused,
+		Deleting:         t.Rates.Deleting,
 		PausedKinds:      t.Rates.PausedKinds,
 		KindCaps:         t.Rates.KindCaps,
 	}

@@ -33,6 +33,13 @@ func TestYAMLHasTheNamesAndValuesOfJSON(t *testing.T) {
 	}
 }
 
+func TestATenantThatIsBeingDeletedIsNotSaidToBePaused(t *testing.T) {
+	t.Parallel()
+	if got := ratesCell(&perceptorv1.Tenant{Paused: true, Deleting: true, Weight: 3}); got != "being deleted, weight 3" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestDataHasNoCharactersThatTerminalsObey(t *testing.T) {
 	t.Parallel()
 	const hostile = "red \x1b[31m \u009b31m \u009d0;title\u009c \x7f \u0085 \u2028 \ufeff \ufffe \uffff \\u009b ü <&> \U0001f600"

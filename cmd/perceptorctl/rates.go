@@ -169,7 +169,8 @@ func ratesCell(t *perceptorv1.Tenant) string {
 			said = append(said, fmt.Sprintf(format, args...))
 		}
 	}
-	say(t.Paused, "paused")
+	say(t.Deleting, "being deleted")
+	say(t.Paused && !t.Deleting, "paused")
 	say(t.DispatchRate > 0, "dispatch %d/s", t.DispatchRate)
 	say(t.DispatchBurst > 0, "burst %d", t.DispatchBurst)
 	say(t.Weight > 1, "weight %d", t.Weight)

@@ -234,13 +234,13 @@ func (c *ctl) tenantList() *cobra.Command {
 func tenantTable(tenants ...*perceptorv1.Tenant) *table {
 	t := &table{narrow: 7, head: []string{
 		"NAME", "TOPIC", "MAX PARAMS", "RETENTION", "HISTORY", "RATES", "CREATED",
-		"PAUSED", "PAUSED KINDS", "SLOW AFTER", "SAMPLE", "MAX BACKLOG", "READS/S", "UPDATES/S", "PREVIEWS/S", "RUNS/S", "PAYLOAD RECORDS", "PUBLISH WHEN DUE",
+		"PAUSED", "PAUSED KINDS", "SLOW AFTER", "SAMPLE", "MAX BACKLOG", "READS/S", "UPDATES/S", "PREVIEWS/S", "RUNS/S", "PAYLOAD RECORDS", "PUBLISH WHEN DUE", "DELETING",
 	}}
 	for _, x := range tenants {
 		t.add(x.Name, x.Topic, strconv.Itoa(int(x.MaxParamsBytes)), durationCell(x.DefaultRetention), x.History.String(), ratesCell(x), timeCell(x.CreateTime),
 			strconv.FormatBool(x.Paused), textCell(strings.Join(x.PausedKinds, ", ")), durationCell(x.HistorySlowAfter), strconv.Itoa(int(x.HistorySample)),
 			strconv.FormatInt(x.MaxBacklog, 10), strconv.Itoa(int(x.ReadRate)), strconv.Itoa(int(x.UpdateRate)), strconv.Itoa(int(x.PreviewRate)), strconv.Itoa(int(x.RunRate)),
-			strconv.FormatBool(x.PayloadRecords), strconv.FormatBool(x.PublishWhenDue))
+			strconv.FormatBool(x.PayloadRecords), strconv.FormatBool(x.PublishWhenDue), strconv.FormatBool(x.Deleting))
 	}
 	return t
 }

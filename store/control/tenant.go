@@ -155,7 +155,11 @@ func (s *Store) UpdateTenant(ctx context.Context, name string, c TenantChange) (
 	if err != nil {
 		return Tenant{}, err
 	}
-	return t, s.copyOut(ctx, "the tenant is changed", func(ctx context.Context, d int, tx pgx.Tx) error {
+	what := "the tenant is changed"
+	if c.Rates.Deleting != nil {
+		what = "the tenant is being deleted"
+	}
+	return t, s.copyOut(ctx, what, func(ctx context.Context, d int, tx pgx.Tx) error {
 		return putTenants(ctx, d, tx, []Tenant{t})
 	})
 }

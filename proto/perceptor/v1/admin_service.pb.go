@@ -262,8 +262,11 @@ type Tenant struct {
 	// ahead 150 s later. A listener that is refused keeps its partitions, but does
 	// not read them: replace all of them first. Default: false.
 	PublishWhenDue bool `protobuf:"varint,26,opt,name=publish_when_due,json=publishWhenDue,proto3" json:"publish_when_due,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Whether the tenant is being deleted: its tokens are refused, and its data is
+	// being removed.
+	Deleting      bool `protobuf:"varint,27,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Tenant) Reset() {
@@ -474,6 +477,13 @@ func (x *Tenant) GetPayloadRecords() bool {
 func (x *Tenant) GetPublishWhenDue() bool {
 	if x != nil {
 		return x.PublishWhenDue
+	}
+	return false
+}
+
+func (x *Tenant) GetDeleting() bool {
+	if x != nil {
+		return x.Deleting
 	}
 	return false
 }
@@ -1704,7 +1714,7 @@ var File_perceptor_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
-	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa7\n" +
+	" perceptor/v1/admin_service.proto\x12\fperceptor.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc8\n" +
 	"\n" +
 	"\x06Tenant\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x12-\n" +
@@ -1736,7 +1746,8 @@ const file_perceptor_v1_admin_service_proto_rawDesc = "" +
 	"\x12history_slow_after\x18\x17 \x01(\v2\x19.google.protobuf.DurationB\x03\xe0A\x01R\x10historySlowAfter\x12*\n" +
 	"\x0ehistory_sample\x18\x18 \x01(\x05B\x03\xe0A\x01R\rhistorySample\x12,\n" +
 	"\x0fpayload_records\x18\x19 \x01(\bB\x03\xe0A\x01R\x0epayloadRecords\x12-\n" +
-	"\x10publish_when_due\x18\x1a \x01(\bB\x03\xe0A\x01R\x0epublishWhenDue\x1a;\n" +
+	"\x10publish_when_due\x18\x1a \x01(\bB\x03\xe0A\x01R\x0epublishWhenDue\x12\x1f\n" +
+	"\bdeleting\x18\x1b \x01(\bB\x03\xe0A\x03R\bdeleting\x1a;\n" +
 	"\rKindCapsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"Z\n" +
