@@ -59,7 +59,10 @@ func TestTheHistoryOfATaskIsListedPageByPage(t *testing.T) {
 	if len(events) != 2 || *events[0] != want || events[1].Type != "CLAIMED" || !events[1].At.IsZero() || !errors.Is(failed, ErrPermissionDenied) {
 		t.Errorf("%+v, %v", events, failed)
 	}
-	for range c.ByKey("order-1").RunEvents(t.Context()) {
+	for _, err := range c.ByKey("order-1").RunEvents(t.Context()) {
+		if err != nil {
+			t.Error(err)
+		}
 		break
 	}
 	if asked := strings.Join(s.asked, "|"); asked != "513  |513  2|513  3|0 order-1 " {
