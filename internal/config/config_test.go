@@ -358,6 +358,20 @@ func TestHalfOfAPairIsRefused(t *testing.T) {
 	}
 }
 
+// TestASectionWhoseKeysAreCommentsIsLikeNone, but a key without a value is a mistake.
+func TestASectionWhoseKeysAreCommentsIsLikeNone(t *testing.T) {
+	t.Parallel()
+	l, err := load(t, "taskd:\n  # grace: 1s\nkafka:\n  tls:\n    # enabled: true\nlog:\n  level: debug\n", nil)
+	if err != nil || l.Log.Level != "debug" {
+		t.Errorf("log.level = %q, %v", l.Log.Level, err)
+	}
+	for file, want := range map[string]string{"log:\n  level:\n": "log.level", "kafak:\n": "kafak"} {
+		if _, err := load(t, file, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want a fault of %s", file, err, want)
+		}
+	}
+}
+
 func TestAFileWithoutKeysIsRefusedInWordsForPeople(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"- a", "[]", "pct_secret", "# a comment\n5"} {

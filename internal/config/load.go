@@ -187,11 +187,26 @@ func (y strictYAML) Unmarshal(text []byte) (map[string]any, error) {
 		var document yamlv3.Node
 		switch err := documents.Decode(&document); {
 		case errors.Is(err, io.EOF):
+			dropEmpty(values, "")
 			return values, givenOnce(values, "", map[string]bool{})
 		case err != nil:
 			return nil, err
 		case n > 0 && !(len(document.Content) == 1 && document.Content[0].Tag == "!!null"):
 			return nil, fmt.Errorf("line %d: a second document begins after ---: join them into one", document.Line)
+		}
+	}
+}
+
+// dropEmpty removes sections without keys, as if they were not there: all of their keys may be comments.
+func dropEmpty(values map[string]any, prefix string) {
+	for word, value := range values {
+		name := prefix + word + "."
+		section, is := value.(map[string]any)
+		if is {
+			dropEmpty(section, name)
+		}
+		if (value == nil || is && len(section) == 0) && slices.ContainsFunc(keys, func(k Key) bool { return strings.HasPrefix(k.Name, name) }) {
+			delete(values, word)
 		}
 	}
 }
