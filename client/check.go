@@ -101,8 +101,7 @@ func (g *engine) setClock(now *timestamppb.Timestamp, asked time.Time) {
 func (g *engine) reopened(p *task.Publication) {
 	fire(g.l.cfg.Events.Reopened, p)
 	if suppressed, ok := g.lostResults.allow(); ok {
-		g.l.log.Warn("a database has lost the result of a run; its handler is called again",
-			"task_id", p.Task.String(), "run_id", p.RunID().String(), "attempt", p.Attempt, "suppressed", suppressed)
+		g.l.log.Warn("a database has lost the result of a run; its handler is called again", append(aboutRun(p), "suppressed", suppressed)...)
 	}
 }
 

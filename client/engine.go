@@ -374,7 +374,7 @@ func (g *engine) reportAnswered(a action, r task.Reply) {
 	fireCode(g.l.cfg.Events.Reported, &a.rec.pub, r.Code)
 	refusal := r.Field + ": " + r.Message
 	if r.Code == task.Invalid {
-		g.l.log.Error("result refused", "run_id", a.rec.pub.RunID().String(), "attempt", a.rec.pub.Attempt, "err", refusal)
+		g.l.log.Error("result refused", append(aboutRun(&a.rec.pub), "err", refusal)...)
 	}
 	a.rec.endReport(r.Code, refusal)
 	g.step(func(t *table, out []action) []action {

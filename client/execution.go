@@ -106,8 +106,7 @@ func (f *execution) stuck(cause error) {
 	if over || r == nil {
 		return
 	}
-	f.g.l.log.Error("handler ignores the end of its context; reporting FAIL for it",
-		"task_id", f.rec.pub.Task.String(), "run_id", f.rec.pub.RunID().String(), "attempt", f.rec.pub.Attempt, "err", cause)
+	f.g.l.log.Error("handler ignores the end of its context; reporting FAIL for it", append(aboutRun(&f.rec.pub), "err", cause)...)
 	f.g.handlerStuck(f)
 	fire(f.g.l.cfg.Events.HandlerStuck, &f.rec.pub)
 	o := r.outcome(fmt.Errorf("the handler ignored the end of its context: %w", cause))

@@ -62,7 +62,7 @@ func (t *troubles) tell(level slog.Level, what string, p *task.Publication, attr
 	if !log {
 		return
 	}
-	attrs = append([]any{"kind", p.Kind, "task_id", p.Task.String(), "run_id", p.RunID().String(), "attempt", p.Attempt}, attrs...)
+	attrs = append(aboutRun(p), attrs...)
 	if suppressed > 0 {
 		attrs = append(attrs, "suppressed", suppressed)
 	}
@@ -91,4 +91,9 @@ func (t *troubles) due(key trouble, now time.Time) (suppressed int, log bool) {
 	suppressed = s.suppressed
 	*s = spell{at: now}
 	return suppressed, true
+}
+
+// aboutRun returns what messages say of a run.
+func aboutRun(p *task.Publication) []any {
+	return []any{"kind", p.Kind, "task_id", p.Task.String(), "run_id", p.RunID().String(), "attempt", p.Attempt}
 }
