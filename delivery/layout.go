@@ -15,6 +15,8 @@ import (
 	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/segmentio/kafka-go/protocol/produce"
 	"github.com/segmentio/kafka-go/protocol/rawproduce"
+
+	"github.com/perceptor/perceptor/internal/kafkadial"
 )
 
 // The library's transport reads the partitions of all topics of the cluster, all the time. With
@@ -66,7 +68,7 @@ func (l *layouts) of(ctx context.Context, topics []string) (map[string]topicLayo
 	if len(old) == 0 {
 		return known, nil
 	}
-	read, err := l.read(ctx, old, maxBroken)
+	read, err := l.read(ctx, old)
 	switch {
 	case err != nil && len(known) == len(topics):
 		return known, nil
@@ -111,42 +113,18 @@ func (l *layouts) outdated(topic string) {
 	}
 }
 
-// patience is how long a broker may be silent before another one is asked, too.
-const patience = 300 * time.Millisecond
-
 // read asks a broker about the topics. A broken connection is replaced by another, and a broker that
-// is silent for patience gets company: an idle connection may lead to one that hangs, and everything
-// that a call publishes would wait for it. After that many tries, or the timeout, read gives up.
-func (l *layouts) read(ctx context.Context, topics []string, tries int) (map[string]topicLayout, error) {
+// is silent gets company: an idle connection may lead to one that hangs, and everything
+// that a call publishes would wait for it. After maxBroken tries, or the timeout, read gives up.
+func (l *layouts) read(ctx context.Context, topics []string) (map[string]topicLayout, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	type answer struct {
-		topics []metadata.ResponseTopic
-		err    error
+	ask := func(ctx context.Context, _ int) ([]metadata.ResponseTopic, error) { return l.ask(ctx, topics) }
+	answer, failed := kafkadial.First(ctx, maxBroken, ask, nil)
+	if failed != nil {
+		return nil, failed[len(failed)-1]
 	}
-	answers, begun, running := make(chan answer, tries), 0, 0
-	impatient := time.NewTicker(patience)
-	defer impatient.Stop()
-	for {
-		if begun < tries {
-			begun, running = begun+1, running+1
-			go func() {
-				res, err := l.ask(ctx, topics)
-				answers <- answer{res, err}
-			}()
-		}
-		select {
-		case <-impatient.C:
-		case a := <-answers:
-			running--
-			if a.err == nil {
-				return layoutsOf(a.topics, time.Now()), nil
-			}
-			if ctx.Err() != nil || running == 0 && begun == tries {
-				return nil, a.err
-			}
-		}
-	}
+	return layoutsOf(answer, time.Now()), nil
 }
 
 func (l *layouts) ask(ctx context.Context, topics []string) ([]metadata.ResponseTopic, error) {

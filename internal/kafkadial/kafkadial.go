@@ -36,9 +36,6 @@ func Bounded(dial Dial) Dial {
 	}
 }
 
-// patience is how long a broker may be silent before the next one is asked, too.
-const patience = 300 * time.Millisecond
-
 // anyBroker is the network of addresses that stand for any broker of a list.
 const anyBroker = "any-broker"
 
@@ -158,50 +155,16 @@ func (r *race) Read(b []byte) (int, error) {
 	return w.Read(b)
 }
 
-// first returns the connection to the first broker that answers the request. A broker that is silent
-// has company after patience, and one that fails at once.
+// first returns the connection to the first broker that answers the request.
 func (b *Brokers) first(ctx context.Context, request []byte) (*runner, error) {
 	addresses := b.order()
-	type result struct {
-		*runner
-		err error
+	ask := func(ctx context.Context, i int) (*runner, error) { return b.ask(ctx, addresses[i], request) }
+	r, failed := First(ctx, len(addresses), ask, func(late *runner) { _ = late.Close() })
+	if r == nil {
+		return nil, errors.Join(failed...)
 	}
-	results, running := make(chan result, len(addresses)), 0
-	ctx, cancel := context.WithCancel(ctx)
-	defer func() {
-		cancel()
-		for ; running > 0; running-- { // ended by the context
-			if late := <-results; late.err == nil {
-				_ = late.Close()
-			}
-		}
-	}()
-	impatient := time.NewTicker(patience)
-	defer impatient.Stop()
-	var failed []error
-	for rest := addresses; ; {
-		if len(rest) > 0 {
-			address := rest[0]
-			rest = rest[1:]
-			running++
-			go func() {
-				one, err := b.ask(ctx, address, request)
-				results <- result{one, err}
-			}()
-		}
-		select {
-		case <-impatient.C:
-		case r := <-results:
-			running--
-			if r.err == nil {
-				b.answered(r.address)
-				return r.runner, nil
-			}
-			if failed = append(failed, r.err); len(failed) == len(addresses) {
-				return nil, errors.Join(failed...)
-			}
-		}
-	}
+	b.answered(r.address)
+	return r, nil
 }
 
 // ask returns a connection to a broker that has answered the request.
