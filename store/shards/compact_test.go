@@ -67,6 +67,16 @@ func (b *bundle) addMany(n int, due func(i int) task.Instant) []task.ID {
 	return ids
 }
 
+// packedDueSoon adds ten tasks and packs them, and sets the clock to five minutes before they are due.
+func (b *bundle) packedDueSoon() (own task.Ownership, ids []task.ID) {
+	own = b.chores()
+	at := b.now.Add(3 * time.Hour)
+	ids = b.addMany(10, func(int) task.Instant { return at })
+	b.compact(own, task.CompactLevel0)
+	b.setClock(at.Add(-5 * time.Minute))
+	return own, ids
+}
+
 // everywhere returns all rows of the bundle's tenant in all tiers. It fails if a task is
 // in two places, or in a pack that its locator does not lead to.
 func (b *bundle) everywhere() map[kernel.Key]*task.Row {
@@ -568,11 +578,7 @@ func TestCancelJustBeforeTheLockIsSeenWhateverTheRoleHas(t *testing.T) {
 	for _, isolation := range []string{"repeatable%20read", "serializable"} {
 		t.Run(isolation, func(t *testing.T) {
 			b := setup(t)
-			own := b.chores()
-			at := b.now.Add(3 * time.Hour)
-			ids := b.addMany(10, func(int) task.Instant { return at })
-			b.compact(own, task.CompactLevel0)
-			b.setClock(at.Add(-5 * time.Minute))
+			own, ids := b.packedDueSoon()
 			dsn := testenv.PackageDatabase(t, checked())
 			mover := New(storetest.OpenDSN(t, dsn+"&default_transaction_isolation="+isolation), b.cfg)
 			mover.db.SetFailpoint(func(point string, _ int) error {

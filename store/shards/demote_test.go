@@ -56,11 +56,7 @@ func TestDemotedTaskIsFoundAndRecalled(t *testing.T) {
 
 func TestCancelBetweenLockAndOverridesWaitsAndFindsTheTaskNear(t *testing.T) {
 	b := setup(t)
-	own := b.chores()
-	at := b.now.Add(3 * time.Hour)
-	ids := b.addMany(10, func(int) task.Instant { return at })
-	b.compact(own, task.CompactLevel0)
-	b.setClock(at.Add(-5 * time.Minute))
+	own, ids := b.packedDueSoon()
 	cancelled := make(chan error, 1)
 	b.db.SetFailpoint(func(point string, _ int) error {
 		if point == "compact:"+kernel.BeforeCommit { // the pack is locked and its tasks are copied
@@ -82,11 +78,7 @@ func TestCancelBetweenLockAndOverridesWaitsAndFindsTheTaskNear(t *testing.T) {
 
 func TestCancelJustBeforeTheLockIsSeen(t *testing.T) {
 	b := setup(t)
-	own := b.chores()
-	at := b.now.Add(3 * time.Hour)
-	ids := b.addMany(10, func(int) task.Instant { return at })
-	b.compact(own, task.CompactLevel0)
-	b.setClock(at.Add(-5 * time.Minute))
+	own, ids := b.packedDueSoon()
 	b.db.SetFailpoint(func(point string, _ int) error {
 		if point == "compact:"+far.BeforeLock {
 			if _, err := b.Cancel(context.Background(), b.tenant, ids[4]); err != nil {
@@ -119,11 +111,7 @@ func (b *bundle) waitForLock() {
 
 func TestPackThatSomebodyTakesATaskOutOfIsPassedOver(t *testing.T) {
 	b := setup(t)
-	own := b.chores()
-	at := b.now.Add(3 * time.Hour)
-	ids := b.addMany(10, func(int) task.Instant { return at })
-	b.compact(own, task.CompactLevel0)
-	b.setClock(at.Add(-5 * time.Minute))
+	own, ids := b.packedDueSoon()
 	b.db.SetFailpoint(func(point string, _ int) error {
 		if point != "cancel:"+kernel.BeforeCommit {
 			return nil
