@@ -171,28 +171,32 @@ func fileLayer(_ *decoder, src Sources) (*koanf.Koanf, func(Key) string, error) 
 type strictYAML struct{ *yaml.YAML }
 
 func (y strictYAML) Unmarshal(text []byte) (map[string]any, error) {
-	var root yamlv3.Node
-	if yamlv3.Unmarshal(text, &root) == nil && len(root.Content) == 1 {
-		if top := root.Content[0]; top.Kind == yamlv3.SequenceNode || top.Kind == yamlv3.ScalarNode && top.Tag != "!!null" {
-			return nil, fmt.Errorf("line %d: keys and their values are needed, such as log.level: info", top.Line)
-		}
+	if err := oneMapping(text); err != nil {
+		return nil, err
 	}
 	values, err := y.YAML.Unmarshal(text)
 	if err != nil {
 		return nil, err
 	}
-	// The parser reads the first document and leaves the others.
+	dropEmpty(values, "")
+	return values, givenOnce(values, "", map[string]bool{})
+}
+
+// oneMapping returns an error if the text has no keys, or a second document, which the parser would leave.
+func oneMapping(text []byte) error {
 	documents := yamlv3.NewDecoder(bytes.NewReader(text))
 	for n := 0; ; n++ {
 		var document yamlv3.Node
 		switch err := documents.Decode(&document); {
 		case errors.Is(err, io.EOF):
-			dropEmpty(values, "")
-			return values, givenOnce(values, "", map[string]bool{})
+			return nil
 		case err != nil:
-			return nil, err
-		case n > 0 && !(len(document.Content) == 1 && document.Content[0].Tag == "!!null"):
-			return nil, fmt.Errorf("line %d: a second document begins after ---: join them into one", document.Line)
+			return err
+		case len(document.Content) == 1 && document.Content[0].Tag == "!!null":
+		case n > 0:
+			return fmt.Errorf("line %d: a second document begins after ---: join them into one", document.Line)
+		case len(document.Content) == 1 && slices.Contains([]yamlv3.Kind{yamlv3.SequenceNode, yamlv3.ScalarNode}, document.Content[0].Kind):
+			return fmt.Errorf("line %d: keys and their values are needed, such as log.level: info", document.Content[0].Line)
 		}
 	}
 }
