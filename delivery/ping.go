@@ -34,8 +34,16 @@ func (c Config) Ping(ctx context.Context) error {
 func (p *Publisher) Ping(ctx context.Context) error { return p.cfg.Ping(ctx) }
 
 // ask sends a request to a broker. The connection is closed when ctx ends, because a broker
-// may accept it and never answer.
+// may accept it and never answer. That it was closed is not what to tell then.
 func (c Config) ask(ctx context.Context, broker string) error {
+	err := c.askOnce(ctx, broker)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%s: the broker does not answer: %w", broker, ctx.Err())
+	}
+	return err
+}
+
+func (c Config) askOnce(ctx context.Context, broker string) error {
 	dialer := kafka.Dialer{ClientID: c.ClientID, Timeout: c.DialTimeout, SASLMechanism: c.SASL}
 	dialer.DialFunc = func(dialing context.Context, network, address string) (net.Conn, error) {
 		conn, err := c.Dial(dialing, network, address)

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"net"
+	"strings"
 	"testing"
 	"time"
 )
@@ -32,7 +33,11 @@ func TestPingIsAnsweredBesideBrokersThatAreDownAndThatHang(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if ping(others, 500*time.Millisecond) == nil {
-		t.Error("a ping succeeded although no broker answers")
+	err = ping(others, 500*time.Millisecond)
+	if err == nil {
+		t.Fatal("a ping succeeded although no broker answers")
+	}
+	if said := err.Error(); !strings.Contains(said, others[0]+": the broker does not answer") || strings.Contains(said, "closed") || !strings.Contains(said, "connection refused") {
+		t.Errorf("%v; want that one broker does not answer and that the other one refuses connections", err)
 	}
 }
