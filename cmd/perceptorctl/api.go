@@ -234,6 +234,9 @@ func (c *ctl) explain(err error) error {
 		case strings.Contains(e.Err.Error(), "looked like an HTTP/1.1 header"):
 			e.Err = fmt.Errorf("%s does not answer gRPC", c.address)
 			e.Hint = "is it the address of the HTTP API? set --address or PERCEPTOR_ADDRESS to that of the gRPC API (taskd.grpc_addr)"
+		case saidNothing(e.Err.Error()):
+			e.Err = fmt.Errorf("%s accepts connections and does not answer", c.address)
+			e.Hint = "taskd may hang there, or the way back from it is cut; try another one"
 		case c.linkHint(e.Err.Error()) != "":
 			e.Hint = c.linkHint(e.Err.Error())
 		default:
@@ -250,6 +253,12 @@ func (c *ctl) explain(err error) error {
 		e.Hint = scopeHint
 	}
 	return e
+}
+
+// saidNothing reports whether an error says that the library closed a connection itself, because nothing came within the
+// time of a connection. Somebody who does not agree about TLS would have closed it.
+func saidNothing(text string) bool {
+	return strings.Contains(text, "error reading server preface") && strings.Contains(text, "use of closed network connection")
 }
 
 // linkHint says what to do about a link on which somebody answers who does not agree about TLS, or "".

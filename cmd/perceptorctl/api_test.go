@@ -2,12 +2,15 @@ package main
 
 import (
 	"crypto/tls"
+	"errors"
 	"net"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/testenv"
@@ -48,5 +51,16 @@ func TestALinkWhoseEndsDisagreeAboutTLSIsExplained(t *testing.T) {
 		if !strings.Contains(out, "hint: ") || !strings.Contains(out, c.hint) || strings.Contains(out, "is taskd running") {
 			t.Errorf("%s: %s", c.name, out)
 		}
+	}
+}
+
+// A call may wait for longer than the library waits for a connection, and then tells of the connection.
+func TestATaskdThatHangsIsNotTakenForOneWithTLS(t *testing.T) {
+	t.Parallel()
+	c := &ctl{address: "taskd-1:7070"}
+	hangs := status.Error(codes.Unavailable, `connection error: desc = "error reading server preface: raw-read tcp 127.0.0.1:46646->127.0.0.1:7070: use of closed network connection"`)
+	var told *cli.Error
+	if !errors.As(c.explain(hangs), &told) || told.Code != cli.Unavailable || !strings.Contains(told.Error(), "taskd-1:7070 accepts connections and does not answer") || strings.Contains(told.Hint, "TLS") {
+		t.Errorf("%v, hint %q", told, told.Hint)
 	}
 }
