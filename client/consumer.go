@@ -32,6 +32,10 @@ type consumer struct {
 	times   groupTimes
 	closing sync.WaitGroup // groups
 	trouble logLimit
+
+	newestMu sync.Mutex
+	// newest says of each partition when the newest record that was read was written. It outlasts generations.
+	newest map[int]time.Time
 }
 
 // groupTimes are the timeouts and intervals of the consumer group. Zero fields
@@ -79,7 +83,7 @@ func newConsumer(l *Listener, d *perceptorv1.Delivery) *consumer {
 		login = l.keys.mechanism()
 	}
 	return &consumer{
-		l: l, topic: d.GetTopic(), group: d.GetGroup(), brokers: newBrokerList(d.GetBrokers()), times: l.cfg.kafka,
+		l: l, topic: d.GetTopic(), group: d.GetGroup(), brokers: newBrokerList(d.GetBrokers()), times: l.cfg.kafka, newest: map[int]time.Time{},
 		dialer: &kafka.Dialer{
 			ClientID: "perceptor-listener", Timeout: kafkaTimeout, DualStack: true,
 			TLS: l.c.cfg.Kafka.TLS, SASLMechanism: login, DialFunc: kafkadial.Bounded((&net.Dialer{}).DialContext),

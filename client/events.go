@@ -67,7 +67,7 @@ type OutOfRange struct {
 
 // Lost returns how many records Kafka has deleted before they were read. It returns -1 if that
 // is unknown because the partition ends before Next: then the topic was created again, or Kafka
-// has lost records, and the listener reads the partition from its start.
+// has lost records, and the listener reads those of the last minutes again, or all if it has read none.
 func (o OutOfRange) Lost() int64 {
 	if o.Next > o.End {
 		return -1

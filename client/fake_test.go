@@ -404,6 +404,12 @@ func newRunOf(number int64, typ task.Type, kind string, params map[string]string
 // Kafka.
 func (b *bench) publish(pubs ...task.Publication) {
 	b.t.Helper()
+	b.publishAt(time.Time{}, pubs...)
+}
+
+// publishAt is publish with the time of the records; the zero value means now.
+func (b *bench) publishAt(at time.Time, pubs ...task.Publication) {
+	b.t.Helper()
 	messages := make([]kafka.Message, len(pubs))
 	b.svc.with(func() {
 		for i, p := range pubs {
@@ -411,6 +417,7 @@ func (b *bench) publish(pubs ...task.Publication) {
 				b.svc.runs[p.RunID()] = newRefRun(p.Type, 5)
 			}
 			messages[i] = signedMessage(p, testKey)
+			messages[i].Time = at
 		}
 	})
 	b.write(messages...)

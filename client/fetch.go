@@ -361,6 +361,7 @@ func (f *fetcher) deliverPart(p *part) bool {
 			p.next = f.checkGap(p.tracker.partition, r.Offset, p.next)
 			f.deliver(f.ctx, p.tracker, &r)
 		}
+		f.hasRead(p.tracker.partition, p.batches[i].Newest())
 	}
 	return true
 }

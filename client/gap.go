@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 
@@ -21,15 +22,22 @@ import (
 // the one after it.
 func (c *consumer) checkGap(partition int, offset, next int64) int64 {
 	if next >= 0 && offset > next {
-		c.outOfRange(OutOfRange{Partition: partition, Next: next, First: offset, End: offset + 1})
+		c.outOfRange(OutOfRange{Partition: partition, Next: next, First: offset, End: offset + 1}, offset)
 	}
 	return offset + 1
 }
 
+// rereads is how far the clocks of those who write records may differ, with the time that records
+// are on their way.
+const rereads = 10 * time.Minute
+
 // afterGap handles a partition without the offset to read. It sets the offset from which to
-// read, and the tracker for it. If the partition ends before that offset, offsets begin anew, and
-// so does the tracker; runs that are read again are recognised as duplicates. afterGap looks
-// twice, because a new leader may not know the end of its partition at first.
+// read, and the tracker for it. If the partition ends before that offset, records were lost, or the
+// topic was created again. Where the lost ones began is not known. So the records are read again
+// from shortly before the newest one that was read, for those after it were not; a topic keeps
+// records for days, and all others were. If none was read here, all records are read. Runs that are
+// read again are recognised as duplicates. afterGap looks twice, because a new leader may not know
+// the end of its partition at first.
 func (f *fetcher) afterGap(feed *feed) {
 	partition := feed.tracker.partition
 	for look := 1; ; look++ {
@@ -46,23 +54,69 @@ func (f *fetcher) afterGap(feed *feed) {
 			feed.from = max(feed.from, o.First) // the next record tells that some are missing
 			return
 		case look == 2:
-			f.outOfRange(o)
+			from, err := f.unread(o)
+			if err != nil {
+				f.report(fmt.Sprintf("reading the offsets of partition %d", partition), err)
+				return
+			}
+			f.outOfRange(o, from)
 			feed.tracker = f.restart(f.g, partition)
-			feed.next, feed.from = kafka.FirstOffset, o.First
+			feed.next, feed.from = kafka.FirstOffset, from
 			return
 		}
 		ctxtime.Sleep(f.ctx, f.times.backoff)
 	}
 }
 
-// outOfRange tells of records that are lost.
-func (c *consumer) outOfRange(o OutOfRange) {
+// hasRead remembers when the newest record of a batch was written, in ms. A writer whose clock is ahead
+// must not hide the records of others.
+func (c *consumer) hasRead(partition int, ms int64) {
+	newest := time.UnixMilli(min(ms, time.Now().UnixMilli()))
+	c.newestMu.Lock()
+	defer c.newestMu.Unlock()
+	if newest.After(c.newest[partition]) {
+		c.newest[partition] = newest
+	}
+}
+
+// unread returns the offset from which a partition has all records that were not read here, although
+// offsets before it were.
+func (f *fetcher) unread(o OutOfRange) (int64, error) {
+	f.newestMu.Lock()
+	newest, known := f.newest[o.Partition]
+	f.newestMu.Unlock()
+	if !known {
+		return o.First, nil
+	}
+	ctx, cancel := context.WithTimeout(f.ctx, silenceLimit)
+	defer cancel()
+	r, err := f.client().ListOffsets(ctx, &kafka.ListOffsetsRequest{
+		Topics: map[string][]kafka.OffsetRequest{f.topic: {kafka.TimeOffsetOf(o.Partition, newest.Add(-rereads))}},
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range r.Topics[f.topic] {
+		if p.Error != nil {
+			return 0, fmt.Errorf("partition %d: %w", o.Partition, p.Error)
+		}
+		for from := range p.Offsets {
+			if from >= o.First {
+				return from, nil
+			}
+		}
+	}
+	return o.End, nil // all are older
+}
+
+// outOfRange tells of records that are lost, and where the listener continues.
+func (c *consumer) outOfRange(o OutOfRange, from int64) {
 	what := "Kafka has deleted records before they were read"
 	if o.Lost() < 0 {
-		what = "partition ends before the offset to read next; reading it from its start"
+		what = "partition ends before the offset to read next; its last records are read again"
 	}
 	c.l.log.Error(what+"; runs without a result are delivered again after their ack_timeout", "topic", c.topic,
-		"partition", o.Partition, "offset", o.Next, "records", o.Lost(), "err", fmt.Errorf("offsets begin at %d and end before %d", o.First, o.End))
+		"partition", o.Partition, "offset", o.Next, "records", o.Lost(), "err", fmt.Errorf("offsets begin at %d and end before %d; reading from %d", o.First, o.End, from))
 	if f := c.l.cfg.Events.OutOfRange; f != nil {
 		f(o)
 	}
@@ -95,7 +149,7 @@ func (f *fetcher) ranges(ctx context.Context, partitions ...int) (map[int]OutOfR
 	return ranges, nil
 }
 
-// restart replaces the tracker of a partition that is read from its start again.
+// restart replaces the tracker of a partition of which records are read again.
 func (c *consumer) restart(g *generation, partition int) *tracker {
 	e := c.l.engine
 	e.mu.Lock()

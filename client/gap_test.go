@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -176,4 +177,30 @@ func TestPartitionThatBeginsAnewIsReadFromItsStart(t *testing.T) {
 		b.awaitHandled(&c, 13)
 		g.want(t, 10, 0, -1)
 	})
+}
+
+// TestOldRecordsAreNotReadAgainWhenAPartitionHasLostItsEnd has a partition as brokers leave it that elect a leader
+// without the last records: the old records are there, and the new ones begin at offsets that were read before.
+func TestOldRecordsAreNotReadAgainWhenAPartitionHasLostItsEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	var c counter
+	var g gaps
+	var again atomic.Int64
+	b.listen(ListenerConfig{Events: Events{OutOfRange: g.add, Skipped: func(Delivery) { again.Add(1) }}}, map[string]Handler{"count": c.handle})
+	pubs := manyRuns(22, "count")
+	old, lost, later := pubs[:10], pubs[10:20], pubs[20:]
+	b.publishAt(time.Now().Add(-time.Hour), old...)
+	b.publish(lost...)
+	b.awaitHandled(&c, 20)
+	b.awaitCommitted()
+	b.recreate()
+	b.publishAt(time.Now().Add(-time.Hour), old...)
+	b.publish(later...)
+	b.awaitHandled(&c, 22)
+	g.want(t, 20, 0, -1)
+	if n := again.Load(); n != 0 {
+		t.Errorf("%d old records were read again", n)
+	}
+	b.awaitCommitted()
 }

@@ -43,6 +43,7 @@ type Record struct {
 // Batch is a batch of records. It may have records before the offset that was asked for.
 type Batch struct {
 	first, next int64 // offsets: of its begin, and after its end
+	newest      int64
 	records     []byte
 	n           int32 // records, if it is well-formed
 }
@@ -80,6 +81,7 @@ func readBatch(raw []byte, left *int64) (*Batch, error) {
 		return nil, fmt.Errorf("offset %d: %w", first, ErrChecksum) // it is read again
 	}
 	b := &Batch{first: first, next: first + int64(binary.BigEndian.Uint32(raw[lastDeltaAt:])) + 1, n: int32(binary.BigEndian.Uint32(raw[countAt:]))}
+	b.newest = int64(binary.BigEndian.Uint64(raw[lastTimeAt:]))
 	attributes := binary.BigEndian.Uint16(raw[attributesAt:])
 	codec := compress.Compression(attributes & codecBits)
 	switch {
@@ -99,6 +101,9 @@ func readBatch(raw []byte, left *int64) (*Batch, error) {
 	}
 	return b, nil
 }
+
+// Newest returns when the newest record of the batch was written, in ms since 1970, as its writer or the broker says.
+func (b *Batch) Newest() int64 { return b.newest }
 
 // Records yields the records of the batch from an offset on. The headers of a record are valid until the next one. If
 // the batch is malformed, the last pair has an [UnreadableError].
