@@ -31,6 +31,7 @@ type login struct {
 	configured place.Address
 	readOnly   bool
 	stop       func() // ends Run and waits for it; nil: it does not run
+	hosts      hosts
 
 	mu sync.Mutex
 	// parsed has the configurations for addresses, made of the text of, and before those of the text before.

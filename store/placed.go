@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/perceptor/perceptor/store/place"
 )
@@ -79,7 +80,26 @@ func (p *placed) connect(_ context.Context, c *pgx.ConnConfig) error {
 	}
 	c.Host, c.Port, c.Database, c.User, c.Password = to.Host, to.Port, to.Database, to.User, to.Password
 	c.TLSConfig, c.Fallbacks, c.ValidateConnect = to.TLSConfig, to.Fallbacks, to.ValidateConnect
+	p.order(c)
 	return nil
+}
+
+// order makes a connection begin with the host that has answered last. It leads to the same address, where the hosts
+// keep their order. Programs that only read have another reason for the order of the hosts: a standby comes first.
+func (p *placed) order(c *pgx.ConnConfig) {
+	if p.readOnly {
+		return
+	}
+	at, err := place.AddressIn(c)
+	l, _, _ := p.leads()
+	l.hosts.order(c)
+	reached := c.AfterConnect
+	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if err == nil {
+			conn.CustomData()[placeKey] = at
+		}
+		return reached(ctx, conn)
+	}
 }
 
 // learn records a place if its number is greater than the known one. An empty address is that
@@ -181,11 +201,14 @@ func (p *placed) follow(c place.Copy) error {
 // recognize reads what the copy of a new connection says of itself, and follows it to the
 // place. It returns whether the connection leads there.
 func (p *placed) recognize(ctx context.Context, conn *pgx.Conn) (here bool, err error) {
-	at, err := place.AddressIn(conn.Config())
-	if err != nil {
-		at = *p.address.Load()
+	at, ordered := conn.PgConn().CustomData()[placeKey].(place.Address)
+	if !ordered {
+		var err error
+		if at, err = place.AddressIn(conn.Config()); err != nil {
+			at = *p.address.Load()
+		}
+		conn.PgConn().CustomData()[placeKey] = at
 	}
-	conn.PgConn().CustomData()[placeKey] = at
 	c, err := place.Read(ctx, conn)
 	if err != nil {
 		return false, fmt.Errorf("read the place of database %d: %w", p.d, err)

@@ -34,7 +34,7 @@ func (c *Cluster) CheckSessions(ctx context.Context) (map[string]string, error) 
 	kinds, errs := make([]string, len(servers)), make([]error, len(servers))
 	for i, server := range servers {
 		asking.Go(func() {
-			if kinds[i], errs[i] = checkSessions(ctx, c.placed[c.firstOn(server)].copyConfig()); errs[i] != nil {
+			if kinds[i], errs[i] = checkSessions(ctx, c.placed[c.firstOn(server)]); errs[i] != nil {
 				errs[i] = fmt.Errorf("%s: %w", server, errs[i])
 			}
 		})
@@ -54,12 +54,14 @@ func (c *Cluster) CheckSessions(ctx context.Context) (map[string]string, error) 
 // processes gives the one that became free last or first to the next who asks. So either both
 // connections meet in one process, or one of them finds another one than before after the
 // other has held its own in a transaction.
-func checkSessions(ctx context.Context, config *pgx.ConnConfig) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout+2*otherHosts(config))
+func checkSessions(ctx context.Context, p *placed) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout+2*otherHosts(p.copyConfig()))
 	defer cancel()
 	var pair [2]*pgx.Conn
 	var first [2]uint32
 	for i := range pair {
+		config := p.copyConfig()
+		p.order(config)
 		conn, err := pgx.ConnectConfig(ctx, config)
 		if err != nil {
 			return "", err

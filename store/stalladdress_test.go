@@ -107,3 +107,21 @@ func TestSessionsAreCheckedAlthoughTheFirstHostIsSilent(t *testing.T) {
 		t.Errorf("found %v, %v", found, err)
 	}
 }
+
+// Each connection to the second host would wait for the first one otherwise.
+func TestOnlyTheFirstConnectionWaitsForAHostThatIsSilent(t *testing.T) {
+	t.Parallel()
+	c, err := store.Open(context.Background(), store.Config{Servers: []store.Server{{DSN: behindSilent(t, testenv.Database(t)) + " connect_timeout=2"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	if _, err := c.CheckSessions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for d := range 8 {
+		if took, err := query(t, c, d, 1900*time.Millisecond, "SELECT 1"); err != nil {
+			t.Fatalf("database %d after %v: %v", d, took, err)
+		}
+	}
+}

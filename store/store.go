@@ -330,6 +330,15 @@ func otherHosts(c *pgx.ConnConfig) time.Duration {
 	return time.Duration(len(c.Fallbacks)) * c.ConnectTimeout
 }
 
+// OtherHosts returns how long the first connection to any database may take beyond what it takes if the first host of
+// each connection string answers.
+func (c *Cluster) OtherHosts() (longest time.Duration) {
+	for _, p := range c.placed {
+		longest = max(longest, otherHosts(p.copyConfig()))
+	}
+	return longest
+}
+
 // limitConnect bounds the opening of a connection to each address of a server, unless the connection string does.
 func limitConnect(c *pgx.ConnConfig) {
 	if c.ConnectTimeout == 0 {

@@ -127,7 +127,7 @@ func (e *examination) writes(a *store.Admission) {
 // sessions says what is between the programs and the servers. It returns false if that shares
 // sessions: then nothing else can be examined. Servers that do not answer are examined elsewhere.
 func (e *examination) sessions(ctx context.Context, cluster *store.Cluster) bool {
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout+cluster.OtherHosts())
 	defer cancel()
 	kinds, err := cluster.CheckSessions(ctx)
 	var pooled []string

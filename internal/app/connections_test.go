@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -270,6 +271,28 @@ func TestFailuresHaveCures(t *testing.T) {
 	for _, err := range []error{nil, errors.New("x"), store.ErrPooled, &pgconn.PgError{Code: "22012"}, &pgconn.PgError{Code: "XX000"}} {
 		if got := store.Cure(err); got != "" {
 			t.Errorf("%v has the cure %q", err, got)
+		}
+	}
+}
+
+// After a fail-over the connection string may name the machine first that is gone.
+func TestDoctorFindsTheDatabasesBehindAHostThatIsSilent(t *testing.T) {
+	t.Parallel()
+	gone, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // accepts and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gone.Close()
+	at, err := pgx.ParseConfig(storetest.DSN(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := configured(t, fmt.Sprintf("host=127.0.0.1,%s port=%d,%d user=%s password='%s' dbname=%s sslmode=disable connect_timeout=3",
+		at.Host, gone.Addr().(*net.TCPAddr).Port, at.Port, at.User, at.Password, at.Database))
+	all := Examine(t.Context(), c)
+	for _, part := range []string{"sessions", "postgres", "schema"} {
+		if f := found(t, all, part); f.State != OK {
+			t.Errorf("doctor says of %s: %+v", part, f)
 		}
 	}
 }

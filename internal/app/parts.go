@@ -140,12 +140,12 @@ const pingTimeout = 2 * time.Second
 // awayDatabases pings every database and returns those that do not answer, with the
 // first error.
 func awayDatabases(ctx context.Context, cluster *store.Cluster) (away []int, first error) {
-	return failingDatabases(ctx, cluster, func(ctx context.Context, d int) error { return cluster.Pool(d).Ping(ctx) })
+	return failingDatabases(ctx, cluster, pingTimeout+cluster.OtherHosts(), func(ctx context.Context, d int) error { return cluster.Pool(d).Ping(ctx) })
 }
 
-// failingDatabases probes every database and returns those whose probe fails, with the first error.
-func failingDatabases(ctx context.Context, cluster *store.Cluster, probe func(context.Context, int) error) (away []int, first error) {
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+// failingDatabases probes every database and returns those whose probe fails or takes longer than limit, with the first error.
+func failingDatabases(ctx context.Context, cluster *store.Cluster, limit time.Duration, probe func(context.Context, int) error) (away []int, first error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var asking sync.WaitGroup
 	errs := make([]error, task.Databases)
@@ -169,7 +169,7 @@ func failingDatabases(ctx context.Context, cluster *store.Cluster, probe func(co
 // only degraded while disks are full: what needs no room is still done, such as reads.
 func postgresCheck(cluster *store.Cluster) telemetry.Check {
 	return telemetry.Check{Name: "postgres", Probe: func(ctx context.Context) error {
-		away, err := failingDatabases(ctx, cluster, cluster.Writable)
+		away, err := failingDatabases(ctx, cluster, pingTimeout, cluster.Writable)
 		switch {
 		case len(away) == 0:
 			return nil
