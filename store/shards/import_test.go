@@ -301,6 +301,35 @@ func TestAChunkWithKeysIsStoredInTheShardsOfItsKeys(t *testing.T) {
 	}
 }
 
+// A program is killed between two parts of a chunk, and the import is aborted: the tasks of the first part stay.
+func TestAnImportThatWasAbortedCountsTheTasksOfAnIncompleteChunk(t *testing.T) {
+	last := -1
+	b := setup(t, func(c *Config) {
+		c.Failpoint = func(point string, d int) error {
+			if d == last && point == "load:"+kernel.BeforeCommit {
+				return errors.New("connection lost")
+			}
+			return nil
+		}
+	})
+	i := b.imported(task.ImportTerms{})
+	number := b.numberHere(i, 0) + 1 // its last part is in another database than its tasks
+	last = imports.PlaceOf(i.ID, number)
+	if _, err := b.WriteChunk(t.Context(), i, b.withKeys(b.lines(number, 30), b.keysHere(30), 1)); err == nil {
+		t.Fatal("the chunk is whole")
+	}
+	if open, err := b.GetImport(t.Context(), b.tenant, i.ID); err != nil || open.ImportSum != (task.ImportSum{}) || open.Chunks != 0 {
+		t.Errorf("while it is open: %+v, %v", open, err)
+	}
+	ended, err := b.AbortImport(t.Context(), b.tenant, i.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(b.dump()); ended.Added != int64(n) || n != 30 || ended.Chunks != 0 {
+		t.Errorf("%d tasks are there, and the import has added %d in %d chunks", n, ended.Added, ended.Chunks)
+	}
+}
+
 func TestALineThatCouldNeverFireIsRejectedAndTheOthersAreStored(t *testing.T) {
 	b := setup(t)
 	for _, dry := range []bool{true, false} {

@@ -142,7 +142,8 @@ func scanImport(row pgx.CollectableRow) (*task.Import, error) {
 
 // GetImport returns an import with the numbers of its stored chunks, and the counts of these. It asks all
 // databases. A chunk that is stored meanwhile is in both or in none, or an import that goes on after its program was
-// killed would seem to have other lines.
+// killed would seem to have other lines. An import that has ended without its last chunks has what is there of these in its counts, too,
+// as nothing will complete them and their tasks fire.
 func (im *Imports) GetImport(ctx context.Context, tenant int32, id int64) (*task.Import, error) {
 	i, err := im.HeadOfImport(ctx, tenant, id)
 	if err != nil {
@@ -161,6 +162,9 @@ func (im *Imports) GetImport(ctx context.Context, tenant int32, id int64) (*task
 	}
 	all := slices.Concat(numbers[:]...)
 	err = im.addSums(ctx, []*task.Import{i}, func(ctx context.Context, d int) (pgx.Rows, error) {
+		if i.State != task.ImportOpen {
+			return sql.ChunkSums.Query(ctx, im.db.Pool(d), tenant, []int64{id})
+		}
 		return sql.ChunkSumsOf.Query(ctx, im.db.Pool(d), tenant, id, all)
 	})
 	i.Stored, i.Chunks = rangesOf(all), int64(len(all))
