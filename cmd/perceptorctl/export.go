@@ -316,7 +316,10 @@ func (c *ctl) exportTo(cmd *cobra.Command, x *exportFlags, r proto.Message, to s
 	bar := cli.NewProgress(cmd.ErrOrStderr(), "exporting")
 	defer bar.End()
 	err := c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
-		e := &exporter{client: perceptorv1.NewExportServiceClient(conn), request: r, to: to, bar: bar, retryFor: x.retryFor, out: cmd.ErrOrStderr()}
+		e := &exporter{
+			client: perceptorv1.NewExportServiceClient(conn), request: r, to: to, bar: bar, retryFor: x.retryFor, out: cmd.ErrOrStderr(),
+			answered: to.At() != "", // an export that continues is known to the service
+		}
 		return e.run(ctx)
 	})
 	bar.End()
@@ -345,7 +348,7 @@ type exporter struct {
 	bar      *cli.Progress
 	retryFor time.Duration
 	out      io.Writer
-	answered bool // the service has sent a chunk
+	answered bool // the service has sent a chunk, to this command or to the one that it continues
 }
 
 // The waits between two streams grow from leastWait to mostWait.

@@ -110,6 +110,41 @@ func TestAChunkThatCannotBeWrittenIsToldOnce(t *testing.T) {
 	}
 }
 
+// lateExport is away for the first calls, and then sends the last chunk of an export.
+type lateExport struct {
+	perceptorv1.UnimplementedExportServiceServer
+	away atomic.Int32 // calls
+}
+
+func (e *lateExport) ExportTasks(_ *perceptorv1.ExportTasksRequest, to grpc.ServerStreamingServer[perceptorv1.ExportChunk]) error {
+	if e.away.Add(-1) >= 0 {
+		return status.Error(codes.Unavailable, "no database answers")
+	}
+	return to.Send(&perceptorv1.ExportChunk{})
+}
+
+// The servers restart, and a job continues the export that they have interrupted.
+func TestAnExportThatIsResumedWaitsForTheService(t *testing.T) {
+	service := &lateExport{}
+	service.away.Store(1)
+	api(t, func(s *grpc.Server) { perceptorv1.RegisterExportServiceServer(s, service) })
+	path := filepath.Join(t.TempDir(), "out")
+	d, err := export.Create(path, export.Tasks, json.RawMessage(`{}`), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Add(export.Chunk{Lines: []byte("{\"id\":\"512\"}\n"), Position: "1"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	d.Abandon()
+	ctl := ctlOver(t)
+	if out := ctl(0, "export", "--resume", path); !strings.Contains(out, "interrupted after 1 line and continues in") || !strings.Contains(out, "exported 1 line") {
+		t.Errorf("it says %s", out)
+	}
+	service.away.Store(1)
+	ctl(cli.Unavailable, "export", "--dir", filepath.Join(t.TempDir(), "new"))
+}
+
 // silentExport sends a chunk, and then nothing.
 type silentExport struct {
 	perceptorv1.UnimplementedExportServiceServer

@@ -26,10 +26,15 @@ func (c *ctl) importResume() *cobra.Command {
 				return err
 			}
 			return c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) error {
-				on, err := perceptorv1.NewImportServiceClient(conn).GetImport(ctx, &perceptorv1.GetImportRequest{Id: id})
+				i := c.newImporting(cmd, conn, &importOptions{run: *r}, nil)
+				err := i.retry(ctx, func(ctx context.Context) (err error) {
+					i.on, err = i.api.GetImport(ctx, &perceptorv1.GetImportRequest{Id: id})
+					return err
+				})
 				if err != nil {
 					return err
 				}
+				on := i.on
 				o, err := resumable(on)
 				if err != nil {
 					return err

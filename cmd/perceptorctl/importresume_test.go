@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,8 +11,16 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/perceptor/perceptor/internal/cli"
+	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
 )
 
 func testConflicts(t *testing.T, s *shell) {
@@ -140,6 +149,29 @@ func testKilled(t *testing.T, s *shell) {
 	}
 	if all := s.rejected(t); len(all) != 2+1 {
 		t.Errorf("rejected: %+v, want each of three once", all)
+	}
+}
+
+// lateImports is away for the first calls, and then knows no import.
+type lateImports struct {
+	perceptorv1.UnimplementedImportServiceServer
+	away atomic.Int32 // calls
+}
+
+func (l *lateImports) GetImport(context.Context, *perceptorv1.GetImportRequest) (*perceptorv1.Import, error) {
+	if l.away.Add(-1) >= 0 {
+		return nil, status.Error(codes.Unavailable, "no database answers")
+	}
+	return nil, status.Error(codes.NotFound, "there is no import 17")
+}
+
+// The servers restart, and a job resumes the import that they have interrupted.
+func TestAnImportThatIsResumedWaitsForTheService(t *testing.T) {
+	service := &lateImports{}
+	service.away.Store(2)
+	api(t, func(s *grpc.Server) { perceptorv1.RegisterImportServiceServer(s, service) })
+	if out := ctlOver(t)(cli.NotFound, "import", "resume", "17"); strings.Count(out, "trying again in") != 2 {
+		t.Errorf("it says %s", out)
 	}
 }
 
