@@ -157,6 +157,16 @@ func (o *BulkOperation) Sum() (sum BulkSum, finished int, finishedAt Instant) {
 	return sum, finished, finishedAt
 }
 
+// DoneParts returns the number of databases in which the operation is done; in others it was perhaps aborted.
+func (o *BulkOperation) DoneParts() (n int) {
+	for i := range o.Parts {
+		if o.Parts[i].State == BulkDone {
+			n++
+		}
+	}
+	return n
+}
+
 // BulkStep is the result of one step of the bulk operations of a database.
 type BulkStep struct {
 	Action BulkAction // 0: nothing to do

@@ -226,7 +226,7 @@ func importDetails(i *perceptorv1.Import) *table {
 	if i.MaxRate > 0 {
 		n("max rate", int64(i.MaxRate))
 	}
-	if i.State == perceptorv1.Import_ROLLING_BACK || i.State == perceptorv1.Import_ROLLED_BACK {
+	if i.State == perceptorv1.Import_ROLLING_BACK || i.State == perceptorv1.Import_ROLLED_BACK || i.RemovedCount > 0 {
 		n("removed", i.RemovedCount)
 		t.add("databases", fmt.Sprintf("%d of %d rolled back", i.RolledBackDatabases, importDatabases))
 	}

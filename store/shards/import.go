@@ -62,18 +62,31 @@ func (s *Store) addRollbacks(ctx context.Context, tenant int32, list []*task.Imp
 		return err
 	}
 	for _, i := range list {
-		if i.State != task.ImportRollingBack {
-			continue
-		}
-		finished, finishedAt := task.Databases, i.FinishedAt
-		if o := rollbacks[i.ID]; o != nil {
-			var sum task.BulkSum
-			sum, finished, finishedAt = o.Sum()
-			i.Removed = sum.Done
-		}
-		if i.RolledBack = finished; finished == task.Databases {
-			i.State, i.FinishedAt = task.ImportRolledBack, finishedAt
+		if i.State == task.ImportRollingBack {
+			addRollback(i, rollbacks[i.ID])
 		}
 	}
 	return nil
+}
+
+// addRollback adds the progress of the operations that roll an import back, one after another. If the last one was
+// aborted, tasks are left, as of an import that was aborted itself.
+func addRollback(i *task.Import, operations []*task.BulkOperation) {
+	i.RolledBack = task.Databases
+	var last *task.BulkOperation
+	for _, last = range operations {
+		sum, _, _ := last.Sum()
+		i.Removed += sum.Done
+	}
+	finishedAt := i.FinishedAt
+	if last != nil {
+		_, _, finishedAt = last.Sum()
+		i.RolledBack = last.DoneParts()
+	}
+	switch {
+	case i.RolledBack == task.Databases:
+		i.State, i.FinishedAt = task.ImportRolledBack, finishedAt
+	case last.State == task.BulkAborted:
+		i.State = task.ImportAborted
+	}
 }

@@ -531,6 +531,47 @@ func TestARollbackRemovesWhatHasNotFired(t *testing.T) {
 	}
 }
 
+// An operator aborts the operation of a rollback: most tasks are left, and the rollback can begin again.
+func TestARollbackThatWasAbortedLeavesAnAbortedImport(t *testing.T) {
+	b := setup(t)
+	own := b.chores()
+	i := b.imported(task.ImportTerms{})
+	b.write(i, b.lines(b.numberHere(i, 0), 3000))
+	if _, err := b.RollbackImport(t.Context(), b.tenant, i.ID, "somebody"); err != nil {
+		t.Fatal(err)
+	}
+	removed := int64(0)
+	for removed == 0 {
+		step, err := b.Bulk(t.Context(), b.d, own, true)
+		if err != nil || step.Ended {
+			t.Fatalf("%+v, %v", step, err)
+		}
+		removed = step.Done
+	}
+	open, err := b.ListBulk(t.Context(), b.tenant, task.Never, 0, 1)
+	if err != nil || len(open) != 1 {
+		t.Fatal(open, err)
+	}
+	if _, err := b.AbortBulk(t.Context(), b.tenant, open[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	left := len(b.dump())
+	read, err := b.GetImport(t.Context(), b.tenant, i.ID)
+	if err != nil || read.State != task.ImportAborted || read.RolledBack != 0 || read.Removed != removed || left == 0 {
+		t.Errorf("%d tasks are left, and the import is %+v, %v", left, read, err)
+	}
+	read, err = b.RollbackImport(t.Context(), b.tenant, i.ID, "somebody")
+	if err != nil || read.State != task.ImportRollingBack {
+		t.Errorf("again: %+v, %v", read, err)
+	}
+	b.rolledBack(own)
+	read, err = b.GetImport(t.Context(), b.tenant, i.ID)
+	if n := len(b.dump()); err != nil || n != 0 || read.Removed != 3000 || read.RolledBack != 1 {
+		t.Errorf("%d tasks are left, and the import is %+v, %v", n, read, err)
+	}
+	b.recounted()
+}
+
 func TestAnImportIsFinishedOnlyWithAllItsChunks(t *testing.T) {
 	b := setup(t)
 	i := b.imported(task.ImportTerms{})

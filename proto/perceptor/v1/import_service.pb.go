@@ -91,7 +91,7 @@ const (
 	Import_OPEN Import_State = 1
 	// All its chunks are stored.
 	Import_FINISHED Import_State = 2
-	// It was ended before.
+	// It was ended before, or the operation of its rollback was aborted. Tasks remain.
 	Import_ABORTED Import_State = 3
 	// Its tasks are being removed.
 	Import_ROLLING_BACK Import_State = 4

@@ -60,7 +60,8 @@ type ImportServiceClient interface {
 	// Removes the tasks of an import that have not fired, in steps by the owners of the
 	// databases' chores; their idempotency_keys are free again. An open import is closed
 	// first. Tasks that have fired, that were edited, or that the import has found under their
-	// idempotency_key remain. It is a bulk operation with the action ROLLBACK_IMPORT.
+	// idempotency_key remain. It is a bulk operation with the action ROLLBACK_IMPORT. If that
+	// operation was aborted, the call begins another one for the tasks that are left.
 	RollbackImport(ctx context.Context, in *RollbackImportRequest, opts ...grpc.CallOption) (*Import, error)
 }
 
@@ -186,7 +187,8 @@ type ImportServiceServer interface {
 	// Removes the tasks of an import that have not fired, in steps by the owners of the
 	// databases' chores; their idempotency_keys are free again. An open import is closed
 	// first. Tasks that have fired, that were edited, or that the import has found under their
-	// idempotency_key remain. It is a bulk operation with the action ROLLBACK_IMPORT.
+	// idempotency_key remain. It is a bulk operation with the action ROLLBACK_IMPORT. If that
+	// operation was aborted, the call begins another one for the tasks that are left.
 	RollbackImport(context.Context, *RollbackImportRequest) (*Import, error)
 	mustEmbedUnimplementedImportServiceServer()
 }

@@ -43,32 +43,50 @@ type numberRange struct {
 	restored bool
 }
 
+// maxRollbacks is how many operations may roll one import back, one after another.
+const maxRollbacks = 8
+
 // RollbackImport creates the operation that removes the tasks of an import, or returns the
-// existing one.
-func (ops *Operations) RollbackImport(ctx context.Context, tenant int32, id int64, creator string) (*task.BulkOperation, error) {
-	return ops.CreateBulk(ctx, tenant, task.BulkRollbackImport, task.BulkTerms{Import: id, Creator: creator}, rollbackRequest(id), []byte{1})
+// existing one. An operation that was aborted has left tasks, so it is followed by another one.
+func (ops *Operations) RollbackImport(ctx context.Context, tenant int32, id int64, creator string) (o *task.BulkOperation, err error) {
+	for n := range maxRollbacks {
+		o, err = ops.CreateBulk(ctx, tenant, task.BulkRollbackImport, task.BulkTerms{Import: id, Creator: creator}, rollbackRequest(id, n), []byte{1})
+		if err != nil || o.State != task.BulkAborted {
+			return o, err
+		}
+	}
+	return nil, task.Errorf(task.ReasonTooManyOperations, "the rollback of import %d was aborted %d times; cancel its tasks by another bulk operation", id, maxRollbacks)
 }
 
-func rollbackRequest(id int64) string { return fmt.Sprintf("\x01import %d", id) }
+func rollbackRequest(id int64, n int) string {
+	if n == 0 {
+		return fmt.Sprintf("\x01import %d", id)
+	}
+	return fmt.Sprintf("\x01import %d again %d", id, n)
+}
 
-// Rollbacks returns the rollbacks of some imports, by the imports' ids. Those that have ended long
-// ago are not known any more.
-func (ops *Operations) Rollbacks(ctx context.Context, tenant int32, imports []int64) (map[int64]*task.BulkOperation, error) {
-	ids := make([]int64, len(imports))
-	for i, id := range imports {
-		var err error
-		if ids[i], err = kernel.IDOfRequest("bulk", tenant, rollbackRequest(id)); err != nil {
-			return nil, err
+// Rollbacks returns the rollbacks of some imports, by the imports' ids, those of an import in the order of their
+// creation. Those that have ended long ago are not known any more.
+func (ops *Operations) Rollbacks(ctx context.Context, tenant int32, imports []int64) (map[int64][]*task.BulkOperation, error) {
+	ids, order := make([]int64, 0, len(imports)*maxRollbacks), make(map[int64]int, len(imports)*maxRollbacks)
+	for _, i := range imports {
+		for n := range maxRollbacks {
+			id, err := kernel.IDOfRequest("bulk", tenant, rollbackRequest(i, n))
+			if err != nil {
+				return nil, err
+			}
+			ids, order[id] = append(ids, id), n
 		}
 	}
 	rows, err := Read(ctx, ops.db.Pool(kernel.Home(tenant)), sql.BulkRead, tenant, ids)
 	if err != nil {
 		return nil, kernel.Unavailable(err)
 	}
+	slices.SortFunc(rows, func(x, y *Row) int { return order[x.ID] - order[y.ID] })
 	list, err := ops.withParts(ctx, tenant, rows)
-	found := map[int64]*task.BulkOperation{}
+	found := map[int64][]*task.BulkOperation{}
 	for _, o := range list {
-		found[o.Terms.Import] = o
+		found[o.Terms.Import] = append(found[o.Terms.Import], o)
 	}
 	return found, err
 }
