@@ -175,6 +175,13 @@ func TestAnImportThatIsResumedWaitsForTheService(t *testing.T) {
 	}
 }
 
+func TestAnImportWithoutPatienceEndsWhenTheServiceIsAway(t *testing.T) {
+	service := &lateImports{}
+	service.away.Store(1)
+	api(t, func(s *grpc.Server) { perceptorv1.RegisterImportServiceServer(s, service) })
+	ctlOver(t)(cli.Unavailable, "import", "resume", "17", "--retry-for", "0s")
+}
+
 func testChanged(t *testing.T, s *shell) {
 	text := append(csvLines(0, 100), "bad\nbad\n"...)
 	name := s.file(t, "a.csv", text)

@@ -96,8 +96,9 @@ func (c *ctl) newImporting(cmd *cobra.Command, conn *grpc.ClientConn, o *importO
 
 // upload returns how the service is called.
 func (i *importing) upload() upload.Config {
+	patience := max(i.importOptions.run.patience, 1) // 0 would mean the default
 	return upload.Config{
-		Import: i.on.GetId(), PatientFor: i.importOptions.run.patience, Answered: i.take, Reset: i.conn.ResetConnectBackoff,
+		Import: i.on.GetId(), PatientFor: patience, Answered: i.take, Reset: i.conn.ResetConnectBackoff,
 		Away: func(err error, pause time.Duration) {
 			i.screen.say("%s; trying again in %s", i.away(err), pause.Round(time.Millisecond))
 		},
