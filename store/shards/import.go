@@ -46,11 +46,12 @@ func (s *Store) RollbackImport(ctx context.Context, tenant int32, id int64, crea
 }
 
 // addRollbacks adds the progress of rollbacks. An operation that is not known any more has ended
-// long ago.
+// long ago. An import of another state may have one, too, if the program that created it was killed before it could
+// make the import ROLLING_BACK.
 func (s *Store) addRollbacks(ctx context.Context, tenant int32, list []*task.Import) error {
 	var ids []int64
 	for _, i := range list {
-		if i.State == task.ImportRollingBack {
+		if !i.Terms.DryRun || i.State == task.ImportRollingBack {
 			ids = append(ids, i.ID)
 		}
 	}
@@ -62,8 +63,8 @@ func (s *Store) addRollbacks(ctx context.Context, tenant int32, list []*task.Imp
 		return err
 	}
 	for _, i := range list {
-		if i.State == task.ImportRollingBack {
-			addRollback(i, rollbacks[i.ID])
+		if o := rollbacks[i.ID]; len(o) > 0 || i.State == task.ImportRollingBack {
+			addRollback(i, o)
 		}
 	}
 	return nil
@@ -72,7 +73,7 @@ func (s *Store) addRollbacks(ctx context.Context, tenant int32, list []*task.Imp
 // addRollback adds the progress of the operations that roll an import back, one after another. If the last one was
 // aborted, tasks are left, as of an import that was aborted itself.
 func addRollback(i *task.Import, operations []*task.BulkOperation) {
-	i.RolledBack = task.Databases
+	i.State, i.RolledBack = task.ImportRollingBack, task.Databases
 	var last *task.BulkOperation
 	for _, last = range operations {
 		sum, _, _ := last.Sum()

@@ -531,6 +531,22 @@ func TestARollbackRemovesWhatHasNotFired(t *testing.T) {
 	}
 }
 
+// The program that begins a rollback is killed after its first transaction, and nobody repeats the call.
+func TestAnImportWhoseTasksAreRemovedIsNotFinished(t *testing.T) {
+	b := setup(t)
+	i := b.imported(task.ImportTerms{})
+	b.write(i, b.lines(1, 2))
+	if _, err := b.FinishImport(t.Context(), b.tenant, i.ID, 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Operations.RollbackImport(t.Context(), b.tenant, i.ID, "somebody"); err != nil {
+		t.Fatal(err)
+	}
+	if read, err := b.GetImport(t.Context(), b.tenant, i.ID); err != nil || read.State != task.ImportRollingBack || read.RolledBack != 0 {
+		t.Errorf("the import is %+v, %v", read, err)
+	}
+}
+
 // An operator aborts the operation of a rollback: most tasks are left, and the rollback can begin again.
 func TestARollbackThatWasAbortedLeavesAnAbortedImport(t *testing.T) {
 	b := setup(t)
