@@ -100,9 +100,21 @@ func TopicName(prefix string, id int32, tenant string) string {
 	return prefix + strconv.Itoa(int(id)) + "." + tenant
 }
 
+// ErrTopicExists is returned by [Topics.Create].
+var ErrTopicExists = errors.New("the topic exists")
+
 // Ensure creates a topic unless it exists. It does not change an existing topic; see
 // [Topics.Check].
 func (t *Topics) Ensure(ctx context.Context, topic string) error {
+	if err := t.Create(ctx, topic); !errors.Is(err, ErrTopicExists) {
+		return err
+	}
+	return nil
+}
+
+// Create creates a topic. Of all that create one of this name, one succeeds, and the others get
+// [ErrTopicExists]. After another error it is not known whether the topic was created.
+func (t *Topics) Create(ctx context.Context, topic string) error {
 	if topic == "" || strings.Trim(topic, topicCharacters) != "" || len(topic) > maxTopicBytes {
 		return fmt.Errorf("%q cannot be the name of a topic", topic)
 	}
@@ -129,7 +141,10 @@ func (t *Topics) Ensure(ctx context.Context, topic string) error {
 	if err == nil {
 		err = res.Errors[topic]
 	}
-	if err != nil && !errors.Is(err, kafka.TopicAlreadyExists) {
+	if errors.Is(err, kafka.TopicAlreadyExists) {
+		return fmt.Errorf("create topic %s: %w", topic, ErrTopicExists)
+	}
+	if err != nil {
 		return fmt.Errorf("create topic %s: %w", topic, err)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/internal/config"
@@ -47,13 +48,47 @@ func userLimits(c *config.Kafka) delivery.UserConfig {
 	return delivery.UserConfig{FetchRate: float64(c.Users.FetchRate), RequestPercent: float64(c.Users.RequestPercent)}
 }
 
+// removeTimeout bounds the removal of what was made for a tenant that cannot have all it needs.
+const removeTimeout = 10 * time.Second
+
+// ProvisionNew implements [control.Provisioner]. The topic is not removed unless it was created here: it
+// may be one of another installation, with its records.
+func (s *tenancy) ProvisionNew(ctx context.Context, t control.Tenant) error {
+	topic := s.topics.Name(t.ID, t.Name)
+	switch err := s.topics.Create(ctx, topic); {
+	case errors.Is(err, delivery.ErrTopicExists):
+		return fmt.Errorf("topic %s: %w", topic, control.ErrTaken)
+	case err != nil:
+		return noTopic(err)
+	}
+	err := s.provisionUsers(ctx, t, topic)
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+		defer cancel()
+		// The topic goes first: users that cannot be made are perhaps not removed either.
+		if left := errors.Join(s.topics.Remove(ctx, topic), s.Remove(ctx, t)); left != nil {
+			err = errors.Join(err, fmt.Errorf("something of the tenant stays in Kafka: %w", left))
+		}
+	}
+	return err
+}
+
 // Provision implements [control.Provisioner].
 func (s *tenancy) Provision(ctx context.Context, t control.Tenant) error {
 	topic := s.topics.Name(t.ID, t.Name)
 	if err := s.topics.Ensure(ctx, topic); err != nil {
-		return task.Errorf(task.ReasonKafkaUnavailable,
-			"nothing was changed: the tenant's Kafka topic could not be created; try again").CausedBy(err)
+		return noTopic(err)
 	}
+	return s.provisionUsers(ctx, t, topic)
+}
+
+func noTopic(cause error) error {
+	return task.Errorf(task.ReasonKafkaUnavailable,
+		"nothing was changed: the tenant's Kafka topic could not be created; try again").CausedBy(cause)
+}
+
+// provisionUsers creates the Kafka users of the tenant's keys if the installation makes them.
+func (s *tenancy) provisionUsers(ctx context.Context, t control.Tenant, topic string) error {
 	if s.users == nil {
 		return nil
 	}

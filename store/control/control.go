@@ -129,9 +129,16 @@ func New(cluster *store.Cluster, log *slog.Logger) *Store {
 // a tenant, it is the clock of the process.
 func (s *Store) Now() task.Instant { return s.clock.now() }
 
+// ErrTaken is returned by [Provisioner.ProvisionNew].
+var ErrTaken = errors.New("exists already")
+
 // A Provisioner creates and removes what tenants need outside of the databases. Its methods
 // may be called again after a failure, and concurrently.
 type Provisioner interface {
+	// ProvisionNew creates what a tenant needs whose ID nobody has had. It returns [ErrTaken] if something
+	// exists under the names of the tenant, which is then that of somebody else. After any error it has removed what it has
+	// made, as far as it can.
+	ProvisionNew(ctx context.Context, t Tenant) error
 	// Provision creates what the tenant and its keys need, unless it exists.
 	Provision(ctx context.Context, t Tenant) error
 	// Revoke removes what one key of the tenant needed.

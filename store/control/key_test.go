@@ -21,6 +21,8 @@ type premises struct {
 	fail   error
 	// meet, if not nil, is called in each Provision.
 	meet func()
+	// taken are tenants, by number and name, whose names others have.
+	taken map[string]bool
 	// secrets are those of all keys that were provisioned, in order.
 	secrets [][]byte
 }
@@ -35,6 +37,13 @@ func (p *premises) each(t Tenant, f func(name string)) error {
 		f(fmt.Sprintf("%d %s %d", t.ID, t.Name, k.ID))
 	}
 	return nil
+}
+
+func (p *premises) ProvisionNew(ctx context.Context, t Tenant) error {
+	if p.taken[fmt.Sprintf("%d %s", t.ID, t.Name)] {
+		return ErrTaken
+	}
+	return p.Provision(ctx, t)
 }
 
 func (p *premises) Provision(_ context.Context, t Tenant) error {
@@ -103,6 +112,25 @@ func TestATenantIsProvisionedBeforeItIsStoredAndUnderANumberThatIsNeverUsedAgain
 	if again.ID != 5 || slices.Equal(again.Keys[0].Secret, first.Keys[0].Secret) {
 		t.Errorf("the new tenant of the old name has the number %d and key %d: it shares something with its predecessor", again.ID, again.Keys[0].ID)
 	}
+}
+
+// Another installation may name its topics in the same way.
+func TestANewTenantPassesOverNumbersThatOthersHave(t *testing.T) {
+	t.Parallel()
+	s, _ := setup(t)
+	p := &premises{exists: map[string]bool{}, taken: map[string]bool{"1 acme": true, "2 acme": true}}
+	s.SetProvisioner(p)
+	if got := tenant(t, s, "acme"); got.ID != 3 {
+		t.Errorf("id = %d, want 3", got.ID)
+	}
+	p.want(t, "3 acme 1")
+	for i := range 2 * maxTaken {
+		p.taken[fmt.Sprintf("%d bank", i)] = true
+	}
+	if _, err := s.CreateTenant(t.Context(), Tenant{Name: "bank"}); !errors.Is(err, ErrTaken) || task.CodeOf(err) != task.Unavailable {
+		t.Errorf("all numbers are taken: %v", err)
+	}
+	p.want(t, "3 acme 1")
 }
 
 func TestARotatedKeyOverlapsAndIsRemovedWhenItHasEnded(t *testing.T) {

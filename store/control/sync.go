@@ -231,13 +231,12 @@ func (s *Store) settle(ctx context.Context, u *union) error {
 func (s *Store) move(ctx context.Context, t Tenant, topID int32) (moved Tenant, err error) {
 	next := t
 	next.Version++
-	err = s.change(ctx, 0, func(ctx context.Context, tx pgx.Tx) (err error) {
-		next.ID, _, err = reserve(ctx, tx, topID)
-		return err
+	err = s.provisionFree(ctx, &next, func(ctx context.Context, next *Tenant) error {
+		return s.change(ctx, 0, func(ctx context.Context, tx pgx.Tx) (err error) {
+			next.ID, _, err = reserve(ctx, tx, topID)
+			return err
+		})
 	})
-	if err == nil && s.provisioner != nil {
-		err = s.provisioner.Provision(ctx, next)
-	}
 	if err != nil {
 		return moved, err
 	}

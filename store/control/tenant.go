@@ -43,24 +43,43 @@ func (s *Store) CreateTenant(ctx context.Context, t Tenant) (Tenant, error) {
 	})
 }
 
+// maxTaken bounds the ids that a new tenant passes over because somebody else has topics of them.
+const maxTaken = 100
+
 // provisionNew reserves the id of a new tenant and calls the provisioner. An id that has
 // been in use elsewhere must not be given again, so it is reserved durably first.
 func (s *Store) provisionNew(ctx context.Context, t *Tenant, known *copies) error {
-	err := s.decide(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if err := known.putBack(ctx, tx); err != nil {
+	return s.provisionFree(ctx, t, func(ctx context.Context, t *Tenant) error {
+		return s.decide(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+			if err := known.putBack(ctx, tx); err != nil {
+				return err
+			}
+			t.ID, t.UID, err = reserve(ctx, tx, known.topID)
+			return err
+		})
+	})
+}
+
+// provisionFree calls reserve for an id, and the provisioner, until the id is not taken. One that is taken was
+// never one of this installation: another one names its topics in the same way, or an earlier one
+// has left some. To share a topic would mix the runs of both, and whoever deletes the tenant would delete the other's.
+func (s *Store) provisionFree(ctx context.Context, t *Tenant, reserve func(context.Context, *Tenant) error) (err error) {
+	if s.provisioner == nil {
+		return reserve(ctx, t)
+	}
+	for range maxTaken {
+		if err := reserve(ctx, t); err != nil {
 			return err
 		}
-		t.ID, t.UID, err = reserve(ctx, tx, known.topID)
-		return err
-	})
-	if err != nil {
-		return err
+		if err = s.provisioner.ProvisionNew(ctx, *t); !errors.Is(err, ErrTaken) {
+			return err
+		}
+		s.log.WarnContext(ctx, "what a new tenant would have in Kafka exists; it gets another number: does another installation have the same kafka.topic_prefix?",
+			"tenant", t.Name, "err", err)
 	}
-	if err := s.provisioner.Provision(ctx, *t); err != nil {
-		s.removeLeft(ctx, *t)
-		return err
-	}
-	return nil
+	return task.Errorf(task.ReasonKafkaUnavailable,
+		"the Kafka topics of %d numbers for a tenant of this name exist already: another installation has the same kafka.topic_prefix, or has left them; choose another prefix",
+		maxTaken).CausedBy(err)
 }
 
 // removeLeft removes what a tenant that was not created leaves elsewhere. After a failure an
