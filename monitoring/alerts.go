@@ -94,6 +94,11 @@ var conditions = []Alert{
 		Action:  "The log of the dispatcher has the error and the database. `perceptorctl doctor` checks all databases.",
 	},
 	{
+		Name: "PerceptorDiskFull", Value: `max by (instance) (perceptor_databases_full)`, Condition: `> 0`, For: time.Minute, Severity: Page,
+		Summary: "{{ $value }} databases refuse to write to {{ $labels.instance }}: the disk of their PostgreSQL server is full. Adds fail, and soon so does everything else.",
+		Action:  "Make room on the disk, or make it larger; then everything goes on by itself. `perceptorctl doctor` names the server, and says when it has room again. What fills it: `pg_wal` (an archive or a replication slot that stands still), an old snapshot, or tasks.",
+	},
+	{
 		Name: "PerceptorDatabaseChangedItsServer", Value: `sum by (database) (increase(perceptor_database_adoptions_total[15m]))`, Condition: `> 0`, Severity: Ticket,
 		Summary: "Database {{ $labels.database }} was restarted, restored or failed over. Programs have adopted it; runs whose claims were lost come again.",
 		Action:  "Did somebody do that? Otherwise the server restarts by itself: read its log. [Details](#a-database-that-was-restored-or-has-failed-over).",

@@ -127,6 +127,7 @@ var examples = []example{
 		quiet: []series{{`perceptor_chore_failures_total{chore="promote"}`, "0+1x100"}},
 		loud:  []series{{`perceptor_chore_failures_total{chore="promote"}`, "0+6x100"}}, at: 40 * time.Minute,
 	},
+	{alert: "PerceptorDiskFull", quiet: gauge(`perceptor_databases_full{instance="a"}`, "0"), loud: gauge(`perceptor_databases_full{instance="a"}`, "4")},
 	{alert: "PerceptorOldSnapshot", quiet: gauge(`perceptor_oldest_snapshot_seconds{server="a"}`, "20"), loud: gauge(`perceptor_oldest_snapshot_seconds{server="a"}`, "900")},
 	{alert: "PerceptorQuotaNearlyUsed", quiet: gauge(`perceptor_quota_use_ratio{quota="ADD_RATE"}`, "0.5"), loud: gauge(`perceptor_quota_use_ratio{quota="ADD_RATE"}`, "0.9")},
 	{

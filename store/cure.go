@@ -13,19 +13,19 @@ import (
 
 // cures say what to do about errors of PostgreSQL, by their codes.
 var cures = map[string]string{
-	"53300": "the server, the role or the database admits no more connections: perceptorctl doctor counts them when it gets one; raise max_connections of the server, lower postgres.server_connections, or end what else is connected",
-	"28P01": "the password is wrong: look at the dsn in postgres.servers, and at what the role has",
-	"28000": "the server does not let this role in: does it exist, may it log in, does pg_hba.conf have a line for it from this address?",
-	"3D000": "create the database, see docs/first-installation.md",
-	"3F000": "run perceptorctl migrate up",
-	"42P01": "run perceptorctl migrate up",
-	"42501": "the role lacks a right: grant what docs/first-installation.md grants to the role of the programs",
-	"53200": "raise max_locks_per_transaction of the server to 256 and restart it",
-	"53100": "make room on the disk of the server, or make it larger; then everything goes on by itself",
-	"XX001": "the server cannot read what it has stored: look at its disk and its log, and at Damaged data in docs/operations.md",
-	"57P03": "wait: the server starts, stops or recovers",
-	"25006": "the server is a standby, or default_transaction_read_only is on: connect to its primary, or set it to off",
-	"08P01": "is a pooler between this program and PostgreSQL? It must keep sessions and allow the parameters of the dsn",
+	"53300":  "the server, the role or the database admits no more connections: perceptorctl doctor counts them when it gets one; raise max_connections of the server, lower postgres.server_connections, or end what else is connected",
+	"28P01":  "the password is wrong: look at the dsn in postgres.servers, and at what the role has",
+	"28000":  "the server does not let this role in: does it exist, may it log in, does pg_hba.conf have a line for it from this address?",
+	"3D000":  "create the database, see docs/first-installation.md",
+	"3F000":  "run perceptorctl migrate up",
+	"42P01":  "run perceptorctl migrate up",
+	"42501":  "the role lacks a right: grant what docs/first-installation.md grants to the role of the programs",
+	"53200":  "raise max_locks_per_transaction of the server to 256 and restart it",
+	diskFull: "make room on the disk of the server, or make it larger; then everything goes on by itself",
+	"XX001":  "the server cannot read what it has stored: look at its disk and its log, and at Damaged data in docs/operations.md",
+	"57P03":  "wait: the server starts, stops or recovers",
+	"25006":  "the server is a standby, or default_transaction_read_only is on: connect to its primary, or set it to off",
+	"08P01":  "is a pooler between this program and PostgreSQL? It must keep sessions and allow the parameters of the dsn",
 }
 
 // initFileRoutine is the function of PostgreSQL that ends a new session if it cannot write a cache of the catalogs.
@@ -43,13 +43,13 @@ func Cure(err error) string {
 	case err == nil, errors.Is(err, ErrPooled), errors.Is(err, ErrSchemaOld), errors.Is(err, ErrSchemaNew):
 		return ""
 	case errors.As(err, &state) && state.Routine == initFileRoutine:
-		return cures["53100"]
+		return cures[diskFull]
 	case errors.As(err, &state):
 		return cures[state.Code]
 	case errors.Is(err, ErrNoRight):
 		return cures["42501"]
 	case errors.Is(err, ErrFull):
-		return cures["53100"]
+		return cures[diskFull]
 	case errors.Is(err, ErrReadOnly):
 		return cures["25006"]
 	case errors.As(err, &unknown):

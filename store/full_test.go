@@ -22,3 +22,15 @@ func TestADatabaseIsFullForAWhileAfterItHasRefusedToWrite(t *testing.T) {
 		t.Error("the database counts as full for ever")
 	}
 }
+
+func TestTheDatabasesWithoutRoomAreCounted(t *testing.T) {
+	var c Cluster
+	c.full[3].note(&pgconn.PgError{Code: diskFull}, time.Now())
+	c.full[5].note(&pgconn.PgError{Code: diskFull}, time.Now().Add(-2*fullFor))
+	if n := c.Full(); n != 1 {
+		t.Errorf("%d databases are full, want 1", n)
+	}
+	if refused := error(&pgconn.PgError{Code: "53400"}); DiskFull(refused) || DiskFull(nil) || !DiskFull(ErrFull) {
+		t.Error("DiskFull mistakes an error")
+	}
+}

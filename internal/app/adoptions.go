@@ -11,9 +11,10 @@ import (
 	"github.com/perceptor/perceptor/store/identity"
 )
 
-// tellAdoptions logs and counts databases that may have lost commits.
+// tellAdoptions logs and counts databases that may have lost commits, and counts those without room.
 func tellAdoptions(cluster *store.Cluster, log *slog.Logger, r prometheus.Registerer) {
 	metrics := telemetry.NewDatabases(r)
+	telemetry.RegisterFull(r, cluster.Full)
 	cluster.OnAdoption(func(a identity.Adoption) {
 		metrics.Adopted(a.Database)
 		level := slog.LevelWarn

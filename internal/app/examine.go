@@ -112,6 +112,7 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	}
 	e.add(OK, "postgres", "all %d databases answer", task.Databases)
 	e.connections(ctx, cluster)
+	e.disks(ctx, cluster)
 	versions, err := checkDatabases(ctx, cluster)
 	if err != nil {
 		e.fail("schema", err)
@@ -136,6 +137,24 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	e.far(ctx, cluster)
 	if !e.listenersApart {
 		e.listeners(ctx, cluster)
+	}
+}
+
+// disks finds servers without room. Their databases answer, and what needs no room goes on.
+func (e *examination) disks(ctx context.Context, cluster *store.Cluster) {
+	var roomy []string
+	for d := range task.Databases {
+		if cluster.FirstOfServer(d) != d {
+			continue
+		}
+		if err := cluster.Room(ctx, d); err != nil {
+			e.fail("disk", fmt.Errorf("%s: %w", cluster.ServerAddress(d), err))
+			continue
+		}
+		roomy = append(roomy, cluster.ServerAddress(d))
+	}
+	if len(roomy) > 0 {
+		e.add(OK, "disk", "there is room on %s", strings.Join(roomy, ", "))
 	}
 }
 

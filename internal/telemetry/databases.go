@@ -35,6 +35,17 @@ func (m *Databases) Adopted(database int) {
 	m.adoptions.WithLabelValues(strconv.Itoa(database)).Inc()
 }
 
+// RegisterFull registers the number of databases without room. It calls full at each scrape. Of an API and a dispatcher in
+// one process, the first is asked.
+func RegisterFull(r prometheus.Registerer, full func() int) {
+	g := gaugeFunc("databases_full", "Databases that have refused to write to this process within the last minute because the disk of their server is full.",
+		func() float64 { return float64(full()) })
+	var known prometheus.AlreadyRegisteredError
+	if err := r.Register(g); err != nil && !errors.As(err, &known) {
+		panic(err) // as MustRegister
+	}
+}
+
 // RegisterConflicts registers the number of conflicts between the copies of tenants. It calls
 // conflicts at each scrape.
 func RegisterConflicts(r prometheus.Registerer, conflicts func() int64) {

@@ -80,6 +80,9 @@ func Unavailable(err error) error {
 	if errors.Is(err, store.ErrStalled) && !errors.Is(err, task.ErrOutcomeUnknown) {
 		return errStalled()
 	}
+	if store.DiskFull(err) {
+		return task.Errorf(task.ReasonDatabaseUnavailable, "the task's database has no room: the disk of its server is full; try again when an operator has made some").CausedBy(err)
+	}
 	return task.Errorf(task.ReasonDatabaseUnavailable, "the task's database did not answer; try again").CausedBy(err)
 }
 
