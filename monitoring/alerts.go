@@ -99,6 +99,16 @@ var conditions = []Alert{
 		Action:  "Make room on the disk, or make it larger; then everything goes on by itself. `perceptorctl doctor` names the server, and says when it has room again. What fills it: `pg_wal` (an archive or a replication slot that stands still), an old snapshot, or tasks.",
 	},
 	{
+		Name: "PerceptorCertificateNotRenewed", Value: `min by (instance, part) (perceptor_certificate_life_left_ratio)`, Condition: `< 0.1`, For: 5 * time.Minute, Severity: Ticket,
+		Summary: "The certificate {{ $labels.part }} of {{ $labels.instance }} has {{ $value | humanizePercentage }} of its life left.",
+		Action:  "What should have renewed it? `perceptorctl doctor` on that machine says when it expires. Replace the files; programs read them again without a restart ([rotation](rotation.md)).",
+	},
+	{
+		Name: "PerceptorCertificateExpires", Value: `min by (instance, part) (perceptor_certificate_life_left_ratio)`, Condition: `< 0.02`, For: time.Minute, Severity: Page,
+		Summary: "The certificate {{ $labels.part }} of {{ $labels.instance }} has {{ $value | humanizePercentage }} of its life left, or its file cannot be read. When it has expired, connections are refused.",
+		Action:  "As above, now: a certificate of a year has a week left. A program that is restarted with an expired one does not start.",
+	},
+	{
 		Name: "PerceptorDatabaseChangedItsServer", Value: `sum by (database) (increase(perceptor_database_adoptions_total[15m]))`, Condition: `> 0`, Severity: Ticket,
 		Summary: "Database {{ $labels.database }} was restarted, restored or failed over. Programs have adopted it; runs whose claims were lost come again.",
 		Action:  "Did somebody do that? Otherwise the server restarts by itself: read its log. [Details](#a-database-that-was-restored-or-has-failed-over).",

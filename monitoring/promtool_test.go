@@ -128,6 +128,8 @@ var examples = []example{
 		loud:  []series{{`perceptor_chore_failures_total{chore="promote"}`, "0+6x100"}}, at: 40 * time.Minute,
 	},
 	{alert: "PerceptorDiskFull", quiet: gauge(`perceptor_databases_full{instance="a"}`, "0"), loud: gauge(`perceptor_databases_full{instance="a"}`, "4")},
+	{alert: "PerceptorCertificateNotRenewed", quiet: gauge(`perceptor_certificate_life_left_ratio{instance="a", part="taskd.tls.cert_file"}`, "0.3"), loud: gauge(`perceptor_certificate_life_left_ratio{instance="a", part="taskd.tls.cert_file"}`, "0.05")},
+	{alert: "PerceptorCertificateExpires", quiet: gauge(`perceptor_certificate_life_left_ratio{instance="a", part="taskd.tls.cert_file"}`, "0.05"), loud: gauge(`perceptor_certificate_life_left_ratio{instance="a", part="taskd.tls.cert_file"}`, "0")},
 	{alert: "PerceptorOldSnapshot", quiet: gauge(`perceptor_oldest_snapshot_seconds{server="a"}`, "20"), loud: gauge(`perceptor_oldest_snapshot_seconds{server="a"}`, "900")},
 	{alert: "PerceptorQuotaNearlyUsed", quiet: gauge(`perceptor_quota_use_ratio{quota="ADD_RATE"}`, "0.5"), loud: gauge(`perceptor_quota_use_ratio{quota="ADD_RATE"}`, "0.9")},
 	{

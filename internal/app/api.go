@@ -173,6 +173,7 @@ func (a *API) newServer(metrics *telemetry.API) error {
 		return err
 	}
 	refused := telemetry.RefusedConnections(a.o.Metrics, "api")
+	telemetry.RegisterCertificates(a.o.Metrics, certificateLives(a.o.Config, true))
 	tls, err := serverTLS(c.TLS, a.o.Log, refused)
 	if err != nil {
 		return err

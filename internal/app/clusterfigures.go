@@ -47,6 +47,7 @@ func (m *monitoring) examine(ctx context.Context) ([]Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, examineWithin)
 	defer cancel()
 	e := &examination{config: m.api.o.Config, virtual: m.api.o.VirtualClock, single: m.api.o.Hints != nil, listenersApart: true}
+	e.certificates()
 	e.all(ctx, m.api.cluster)
 	return e.findings, nil
 }

@@ -197,6 +197,7 @@ func (d *Dispatcher) hintAddress() (string, error) {
 
 func (d *Dispatcher) newAssigner() (err error) {
 	telemetry.RefusedConnections(d.o.Metrics, "ops") // so that it is known before the first one
+	telemetry.RegisterCertificates(d.o.Metrics, certificateLives(d.o.Config, false))
 	telemetry.RegisterRefusedHints(d.o.Metrics, d.refusedHints)
 	telemetry.RegisterAssignment(d.o.Metrics, d.assignFigures)
 	c := d.o.Config

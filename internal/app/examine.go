@@ -43,6 +43,7 @@ type Finding struct {
 // its connections adopt databases that have failed over.
 func Examine(ctx context.Context, c *config.Config) []Finding {
 	e := &examination{config: c}
+	e.certificates()
 	if len(c.Postgres.Servers) == 0 {
 		e.add(Warning, "postgres", "not checked: postgres.servers is not configured")
 		e.brokers(ctx, nil)
@@ -50,7 +51,7 @@ func Examine(ctx context.Context, c *config.Config) []Finding {
 	}
 	cluster, err := OpenTool(ctx, c, "perceptor-doctor")
 	if err != nil {
-		return []Finding{{State: Failed, Part: "postgres", What: err.Error()}}
+		return append(e.findings, Finding{State: Failed, Part: "postgres", What: err.Error()})
 	}
 	defer cluster.Close()
 	e.all(ctx, cluster)
