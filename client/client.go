@@ -117,6 +117,7 @@ type Tasks interface {
 	CancelTask(ctx context.Context, id int64) (*TaskInfo, error)
 	PauseTask(ctx context.Context, id int64) (*TaskInfo, error)
 	ResumeTask(ctx context.Context, id int64) (*TaskInfo, error)
+	ByKey(key string) KeyedTask
 }
 
 var _ Tasks = (*Client)(nil)

@@ -138,7 +138,8 @@ func TestAKeyNamesItsTask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ann := c.ByKey("ann/1")
+	var service client.Tasks = c // what services depend on
+	ann := service.ByKey("ann/1")
 	if info, err := ann.Update(t.Context(), client.Task{Kind: "other"}, client.UpdateOptions{}); err != nil || info.ID != id || info.Kind != "other" {
 		t.Errorf("after the update: %+v, %v", info, err)
 	}
@@ -443,6 +444,13 @@ func TestRunCallsTheHandlerAndReturnsItsOutcome(t *testing.T) {
 	want := client.Outcome{Status: client.Failure, Err: sad, After: time.Minute, SetParams: map[string]string{"count": "3"}}
 	if diff := cmp.Diff(want, got, cmpopts.EquateErrors()); diff != "" || !called {
 		t.Errorf("%s; middleware called: %v", diff, called)
+	}
+}
+
+func TestARunNeedNotBeGiven(t *testing.T) {
+	got := clienttest.Run(t, func(_ context.Context, run *client.Run) error { return errors.New(run.RunID()) }, nil)
+	if got.Err == nil || got.Err.Error() != "512-1" {
+		t.Errorf("outcome %+v, want one of the first run of a task", got)
 	}
 }
 

@@ -12,10 +12,10 @@ import (
 // report. The first middleware is the outermost; panics count as failures. Use
 // [client.Typed] for handlers that read their params into a struct. Run sets
 // zero fields of run to those of the first attempt of the first run of a task,
-// scheduled now. The handler's context is that of the test.
+// scheduled now; a nil run is such a one. The handler's context is that of the test.
 func Run(t testing.TB, h client.Handler, run *client.Run, middleware ...client.Middleware) client.Outcome {
 	t.Helper()
-	complete(run)
+	run = complete(run)
 	for i := len(middleware) - 1; i >= 0; i-- {
 		h = middleware[i](h)
 	}
@@ -29,7 +29,7 @@ func Run(t testing.TB, h client.Handler, run *client.Run, middleware ...client.M
 // started.
 func RunKind(t testing.TB, l *client.Listener, run *client.Run) client.Outcome {
 	t.Helper()
-	complete(run)
+	run = complete(run)
 	o, err := l.Execute(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,10 @@ func RunKind(t testing.TB, l *client.Listener, run *client.Run) client.Outcome {
 	return o
 }
 
-func complete(r *client.Run) {
+func complete(r *client.Run) *client.Run {
+	if r == nil {
+		r = &client.Run{}
+	}
 	setDefault(&r.TaskID, int64(task.NewID(1, 0)))
 	setDefault(&r.Seq, 1)
 	setDefault(&r.Attempt, 1)
@@ -49,6 +52,7 @@ func complete(r *client.Run) {
 	if r.Params == nil {
 		r.Params = map[string]string{}
 	}
+	return r
 }
 
 func setDefault[T comparable](field *T, value T) {
