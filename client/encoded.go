@@ -65,6 +65,10 @@ func refusedAll(op string, faults []FieldError) error {
 func (t *Task) faults() []FieldError {
 	list := t.fractions()
 	s := t.spec()
+	if t.Interval == 0 && t.Cron == nil && (t.Type == NonBlocking || t.Type == Blocking) {
+		list = append(list, FieldError{"interval", fmt.Sprintf("is missing: a %s task needs one, or a cron expression", t.Type)})
+		s.Interval = task.MaxInterval // so that it is not reported as too short, too
+	}
 	for _, f := range s.Validate(task.Limits{MinInterval: time.Millisecond, MinAckTimeout: time.Millisecond, ParamsBytes: task.MaxParamsBytes}) {
 		list = append(list, FieldError{Field: f.Field, Message: f.Message})
 	}

@@ -81,7 +81,7 @@ func (m *mover) refuse(x *row, reason, message string) {
 	o.refused = append(o.refused, x.position)
 	o.reasons, o.messages = append(o.reasons, reason), append(o.messages, plain(message))
 	m.finished(x)
-	m.r.cfg.Log.Warn("an operation of the outbox was set aside", "op", x.op.String(), "reason", reason, "part", m.part, "err", message)
+	m.r.cfg.Log.Warn("an operation of the outbox was set aside", "position", x.position, "op", x.op.String(), "reason", reason, "err", message)
 	if m.r.cfg.Events.Refused != nil {
 		m.r.cfg.Events.Refused(x.op, reason)
 	}

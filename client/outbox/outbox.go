@@ -122,7 +122,7 @@ func (r Ref) order() string {
 // If two transactions use the same key, the second one waits in this call until the first one ends. Use keys
 // in the same order everywhere, or PostgreSQL may find a deadlock and end one of them.
 func (o *Outbox) AddTask(ctx context.Context, tx Tx, t client.Task) error {
-	body, err := o.encodeAdd(ctx, t)
+	body, err := o.encodeAdd(ctx, "AddTask", t)
 	if err != nil {
 		return fmt.Errorf("outbox: AddTask: %w", err)
 	}
@@ -139,7 +139,7 @@ func (o *Outbox) AddTasks(ctx context.Context, tx Tx, tasks []client.Task) error
 	}
 	keys, bodies, faults := make([][]byte, len(tasks)), make([][]byte, len(tasks)), []error(nil)
 	for i, t := range tasks {
-		body, err := o.encodeAdd(ctx, t)
+		body, err := o.encodeAdd(ctx, "AddTasks", t)
 		if err != nil && len(faults) < 10 {
 			faults = append(faults, fmt.Errorf("tasks[%d]: %w", i, err))
 		}
@@ -160,19 +160,28 @@ func (o *Outbox) UpsertTask(ctx context.Context, tx Tx, t client.Task) error {
 	if t.IdempotencyKey == "" {
 		return fmt.Errorf("outbox: UpsertTask: %w", &client.Error{Op: "UpsertTask", Kind: client.ErrInvalidArgument, Message: "the task has no idempotency_key"})
 	}
-	body, err := o.encodeAdd(ctx, t)
+	body, err := o.encodeAdd(ctx, "UpsertTask", t)
 	if err != nil {
 		return fmt.Errorf("outbox: UpsertTask: %w", err)
 	}
 	return o.write(ctx, tx, opUpsert, t.IdempotencyKey, body)
 }
 
-func (o *Outbox) encodeAdd(ctx context.Context, t client.Task) ([]byte, error) {
+func (o *Outbox) encodeAdd(ctx context.Context, op string, t client.Task) ([]byte, error) {
 	p, err := client.Encode(ctx, t, o.cfg.Codec)
 	if err != nil {
-		return nil, err
+		return nil, named(op, err)
 	}
 	return proto.Marshal(&perceptorv1.AddTaskRequest{Task: p})
+}
+
+// named gives an error the name of the call that the caller has made.
+func named(op string, err error) error {
+	var refused *client.Error
+	if errors.As(err, &refused) {
+		refused.Op = op
+	}
+	return err
 }
 
 // CancelTask ends a task when the transaction commits, as [client.Client.CancelTask] does. A task that is not
@@ -194,7 +203,7 @@ func (o *Outbox) UpdateTask(ctx context.Context, tx Tx, r Ref, t client.Task, fi
 	}
 	p, err := client.EncodeChange(ctx, t, o.cfg.Codec)
 	if err != nil {
-		return fmt.Errorf("outbox: UpdateTask: %w", err)
+		return fmt.Errorf("outbox: UpdateTask: %w", named("UpdateTask", err))
 	}
 	p.Id = r.id
 	q := &perceptorv1.UpdateTaskRequest{Task: p}

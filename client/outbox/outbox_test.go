@@ -204,6 +204,7 @@ func TestWhatBreaksARuleIsRefusedBeforeItIsWritten(t *testing.T) {
 	}{
 		"kind":         {func(tx Tx) error { return AddTask(t.Context(), tx, client.Task{Type: client.OneShot}) }, "kind: is missing"},
 		"type":         {func(tx Tx) error { return AddTask(t.Context(), tx, client.Task{Kind: "k"}) }, "type: is missing: one of"},
+		"no schedule":  {func(tx Tx) error { return AddTask(t.Context(), tx, client.Task{Kind: "k", Type: client.Blocking}) }, "perceptor: AddTask: invalid argument: interval: is missing: a BLOCKING task needs one, or a cron expression"},
 		"two faults":   {func(tx Tx) error { return AddTask(t.Context(), tx, client.Task{}) }, "type: "},
 		"key":          {func(tx Tx) error { return AddTask(t.Context(), tx, keyed("ä", 1)) }, "idempotency_key: "},
 		"fraction":     {func(tx Tx) error { x := oneShot(1); x.Spread = 1; return AddTask(t.Context(), tx, x) }, "spread: 1ns is not a whole number"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -149,6 +150,24 @@ func TestARelayThatFreezesDelaysOthersForALeaseAndUndoesNothing(t *testing.T) {
 	}
 }
 
+// lines are those of a log.
+type lines struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+func (l *lines) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
 func TestWhatIsRefusedForGoodBlocksNobodyAndCanBeRetriedOrDiscarded(t *testing.T) {
 	b := setup(t)
 	ctx := t.Context()
@@ -163,7 +182,8 @@ func TestWhatIsRefusedForGoodBlocksNobodyAndCanBeRetriedOrDiscarded(t *testing.T
 	b.within(func(tx pgx.Tx) error {
 		return errors.Join(AddTask(ctx, tx, keyed("k", "first")), AddTask(ctx, tx, keyed("k", "second")), TriggerTask(ctx, tx, ByKey("k")), AddTask(ctx, tx, oneShot("free")))
 	})
-	b.relay()
+	var told lines
+	b.relay(func(r *Relay) { r.cfg.Log = slog.New(slog.NewTextHandler(&told, nil)) })
 	b.drained()
 	b.eventually("added", func() bool { return len(b.api.Added()) == 3 })
 	info, err := b.api.ByKey("j").Get(ctx)
@@ -183,6 +203,9 @@ func TestWhatIsRefusedForGoodBlocksNobodyAndCanBeRetriedOrDiscarded(t *testing.T
 		positions = append(positions, x.Position)
 		if x.Message == "" || x.RefusedAt.Before(x.WrittenAt) {
 			t.Errorf("refused: %+v", x)
+		}
+		if !strings.Contains(told.text(), fmt.Sprintf(" position=%d ", x.Position)) {
+			t.Errorf("the log does not say which operation was set aside: it lacks position %d", x.Position)
 		}
 	}
 	if reasons[ReasonUnreadable] != 5 || reasons["INVALID_FIELD"] != 1 || reasons["IDEMPOTENCY_KEY_REUSED"] != 1 {
