@@ -14,7 +14,7 @@ import (
 func mayNotHold(t *Tenant, now task.Instant) error {
 	if t.Rates.Ahead.On() {
 		return task.Errorf(task.ReasonHoldNeeded,
-			"runs of tenant %s are published before they are due, and this listener does not hold them until then: it needs a newer SDK, or the tenant needs publish_when_due (perceptorctl tenant update %s --publish-when-due)",
+			"runs of tenant %s are published before they are due, and this listener does not hold them until then: it needs a newer SDK, or without one to ask with holdsRuns=true and hold them (docs/record-format.md), or the tenant needs publish_when_due (perceptorctl tenant update %s --publish-when-due)",
 			t.Name, t.Name)
 	}
 	if left := t.Rates.Ahead.Ending(now); left > 0 {
