@@ -121,7 +121,7 @@ var conditions = []Alert{
 	{
 		Name: "PerceptorDeadLettersLate", Value: `max by (database) (perceptor_dead_letter_lag_seconds)`, Condition: `> 300`, For: 5 * time.Minute, Severity: Ticket,
 		Summary: "Dead runs of database {{ $labels.database }} have waited {{ $value | humanizeDuration }} for their dead-letter topic.",
-		Action:  "Do the dead-letter topics exist, and may dispatchers write to them? `perceptorctl doctor`. The dead runs are in `perceptorctl dead list` all the same.",
+		Action:  "Do the dead-letter topics exist, and may dispatchers write to them? `perceptorctl doctor`. The dead runs are kept all the same: their tenants find them with `perceptorctl dead list`, you with `--inspect TENANT` and a token of the scope `inspect`.",
 	},
 	{
 		Name: "PerceptorPromotionLate", Value: `max by (database) (perceptor_promotion_lag_seconds)`, Condition: `> 0`, For: 2 * time.Minute, Severity: Page,
@@ -146,7 +146,7 @@ var conditions = []Alert{
 	{
 		Name: "PerceptorPacksQuarantined", Value: `sum by (database) (perceptor_far_packs_quarantined)`, Condition: `> 0`, For: 5 * time.Minute, Severity: Page,
 		Summary: "{{ $value }} packs of database {{ $labels.database }} cannot be decoded; their tasks do not fire.",
-		Action:  "`perceptorctl pack list`; restore them from a backup with `pack restore`, and look for the cause: disk, memory, or a fault of ours to report.",
+		Action:  "`perceptorctl pack list` names them; keep their rows. After an upgrade to a program that can read them, `perceptorctl pack restore` lets their tasks fire. Look for the cause: disk, memory, or a fault of ours to report. [Details](#damaged-data).",
 	},
 	{
 		Name: "PerceptorPacksWaitForUpgrade", Value: `sum by (database) (perceptor_far_packs_waiting)`, Condition: `> 0`, For: 30 * time.Minute, Severity: Ticket,
