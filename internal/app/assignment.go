@@ -24,7 +24,7 @@ func (w *work) claimed(rows int, took time.Duration) {
 func (d *Dispatcher) workFigures() map[string]int64 {
 	f, claims := d.dispatch.Figures(), d.work.claims.Load()
 	return map[string]int64{
-		placesFigure: int64(len(places(d.o.Config))), "shards": int64(f.Shards), "records_held": int64(f.Records), "breakers_open": int64(len(f.Broken)),
+		placesFigure: int64(len(places(d.o.Config))), signingFigure: signingNumber(d.o.Config.Kafka.SigningSecret), "shards": int64(f.Shards), "records_held": int64(f.Records), "breakers_open": int64(len(f.Broken)),
 		"claims": claims, "rows_claimed": d.work.rows.Load(), "claim_us": d.work.claimMicros.Load() / max(1, claims),
 		"published": d.fired.Load(), "publish_failed": d.work.publishFailed.Load(), "store_failed": d.work.storeFailed.Load(),
 	}

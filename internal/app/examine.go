@@ -447,6 +447,9 @@ func (e *examination) members(ctx context.Context, admin *assign.Admin, place st
 	default:
 		e.add(OK, "assignment", "%s; members: %d", where, len(o.Members))
 	}
+	if err == nil {
+		e.signing(o.Members)
+	}
 }
 
 // sameNames returns the names that two or more members have. The assignment tells such members apart, but people do not.
