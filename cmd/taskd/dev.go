@@ -38,6 +38,9 @@ func newDevCommand() *cobra.Command {
 			if o.For < 0 {
 				return cli.Usagef("--for: %s is negative", o.For)
 			}
+			if o.Ephemeral && cmd.Flags().Changed("data-dir") {
+				return cli.Usagef("--data-dir: --ephemeral has a directory of its own, which is removed; give one of them")
+			}
 			if err := checkDev(&o); err != nil {
 				return err
 			}

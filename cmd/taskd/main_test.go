@@ -285,6 +285,14 @@ var (
 	endLine  = "Ctrl-C stops everything."
 )
 
+// The directory would stay empty, and the data be gone.
+func TestAnEphemeralInstallationHasNoDataDirectoryOfItsUser(t *testing.T) {
+	out, err := command(t, "dev", "--ephemeral", "--data-dir", t.TempDir()).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "--data-dir: --ephemeral has a directory of its own") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // devProcess starts taskd dev and returns where its data is.
 func devProcess(t *testing.T, args ...string) (*background, string) {
 	t.Helper()
