@@ -32,7 +32,7 @@ func newBubble(t *testing.T) *bubble {
 // listen starts the listener. The test must call stop.
 func (b *bubble) listen(cfg ListenerConfig, handlers map[string]Handler) {
 	b.t.Helper()
-	cfg.Logger = slog.New(slog.DiscardHandler)
+	setDefault(&cfg.Logger, slog.New(slog.DiscardHandler))
 	l, err := (&Client{runs: direct{s: b.svc}}).NewListener(cfg)
 	if err != nil {
 		b.t.Fatal(err)

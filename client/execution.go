@@ -214,7 +214,7 @@ func (f *execution) reportResult(r *Run, took time.Duration, panicked bool, err 
 	switch {
 	case panicked:
 		f.g.l.troubles.panicked(&f.rec.pub, err)
-	case o.Status == Failure:
+	case o.Status == Failure && !errors.Is(context.Cause(f.ctx), ErrLeaseLost): // such a failure counts nowhere
 		f.g.l.troubles.failed(&f.rec.pub, err)
 	}
 	if ended := f.g.l.cfg.Events.HandlerEnded; ended != nil {

@@ -20,7 +20,7 @@ var (
 	ErrLeaseOver = errors.New("perceptor: the lease has ended")
 	// ErrLeaseLost: a heartbeat was refused because the attempt is closed, the
 	// run has its result, or the task has ended.
-	ErrLeaseLost = errors.New("perceptor: the run was lost")
+	ErrLeaseLost = errors.New("perceptor: nothing waits for this attempt any more: its task was cancelled or has ended, or the run goes on elsewhere")
 	// ErrStopping: the listener stops and its grace period is over.
 	ErrStopping = errors.New("perceptor: the listener is stopping")
 	// ErrTimeout: the handler exceeded its time limit; see [MaxDuration] and
@@ -136,7 +136,7 @@ func (r *Run) DeleteParam(key string) {
 
 // Heartbeat reports that the run is still being executed, and extends its
 // lease. The listener sends heartbeats automatically unless that is turned off.
-// The error is [ErrLeaseLost] if the run was lost; the context of the handler
+// The error is [ErrLeaseLost] if nothing waits for this attempt any more; the context of the handler
 // ends then, and the handler should return. Other errors mean that no answer
 // arrived; the lease is not extended.
 func (r *Run) Heartbeat(ctx context.Context) error {
