@@ -116,7 +116,7 @@ func showSize(cmd *cobra.Command, p sizing.Plan) error {
 	totals.add("disk of Kafka, all copies", bytesCell(p.KafkaDiskBytes))
 	totals.add("partitions of Kafka, all copies", strconv.FormatInt(p.KafkaReplicas, 10))
 	totals.add("sessions of each PostgreSQL server", strconv.Itoa(p.SessionsPerServer))
-	totals.add("max_connections of each, at least", strconv.Itoa(p.ConnectionsPerServer))
+	totals.add("max_connections of each, if none are shared", strconv.Itoa(p.ConnectionsPerServer))
 	totals.add("mean wait of a task", seconds(p.MeanWaitS).String())
 	fmt.Fprintln(out, "For each process:")
 	err := programs.write(out)

@@ -25,7 +25,7 @@ func sized(t *testing.T, want int, args ...string) (stdout, stderr string) {
 
 func TestSizeNeedsNoServerAndPrintsWhatPeopleAndProgramsRead(t *testing.T) {
 	out, _ := sized(t, 0, "--rate", "1000", "--backlog", "1e6")
-	for _, want := range []string{"PostgreSQL", "dispatcher", "disk: waiting tasks in packs", "write-ahead log", "max_connections of each, at least"} {
+	for _, want := range []string{"PostgreSQL", "dispatcher", "disk: waiting tasks in packs", "write-ahead log", "max_connections of each, if none are shared"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the table has no %q:\n%s", want, out)
 		}
