@@ -257,6 +257,9 @@ func (d *Dispatcher) Lagging(sender uint64, processes int, lags []task.Lag) {
 // BulkStarted makes the dispatcher look for bulk operations in the database, if it owns its
 // chores.
 func (d *Dispatcher) BulkStarted(database int) {
+	if d.shards != nil {
+		d.shards.BulkStarted(database)
+	}
 	if d.chores != nil {
 		d.chores.BulkStarted(database)
 	}
@@ -380,7 +383,9 @@ func (d *Dispatcher) watchOutbox(ctx context.Context) error {
 				d.metrics.ForgetOutbox(db)
 				continue
 			}
-			asking.Go(func() { d.measureOutbox(ctx, db) })
+			if !d.states.outbox.rests(db, d.shards.Quiet(db), time.Now()) {
+				asking.Go(func() { d.measureOutbox(ctx, db) })
+			}
 		}
 		asking.Wait()
 	})

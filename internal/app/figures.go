@@ -95,6 +95,9 @@ func (d *Dispatcher) measureBacklog(ctx context.Context, owned []int, set func(t
 	sum := map[int32]*figures.Figures{}
 	var asking sync.WaitGroup
 	for _, db := range owned {
+		if d.states.backlog.rests(db, d.shards.Quiet(db), time.Now()) {
+			continue
+		}
 		asking.Go(func() {
 			list, more, err := d.shards.Backlogs(ctx, db)
 			if err != nil {
@@ -142,7 +145,7 @@ const (
 	// lookEvery is how often all databases are asked which tenants are active. In between only those are asked that
 	// have the figures of the last newsFor.
 	lookEvery = time.Minute
-	newsFor   = 3 * figures.Every
+	newsFor   = 2 * figures.Every
 )
 
 // groups keeps the state of the listeners of active tenants.

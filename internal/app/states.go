@@ -23,6 +23,28 @@ const (
 type states struct {
 	due    atomic.Pointer[[]shards.Backlog]
 	stored atomic.Pointer[[]telemetry.Stored]
+
+	// sums is what was counted last of each database.
+	sums                     [task.Databases][]task.TypeCounts
+	counted, outbox, backlog rest
+}
+
+// quietRead is how often what is read of a database for metrics and figures is read while nothing waits there.
+const quietRead = time.Minute
+
+// rest is when each database was read while nothing waited there, or zero.
+type rest [task.Databases]time.Time
+
+// rests reports whether a database need not be read at now: nothing waits there (quiet), as when it was read last, less than
+// [quietRead] ago. Otherwise the caller reads it.
+func (r *rest) rests(d int, quiet bool, now time.Time) bool {
+	if quiet && !r[d].IsZero() && now.Sub(r[d]) < quietRead {
+		return true
+	}
+	if r[d] = (time.Time{}); quiet {
+		r[d] = now
+	}
+	return false
 }
 
 // registerStates registers the metrics of states.
@@ -75,11 +97,14 @@ func (d *Dispatcher) count(ctx context.Context) {
 	named := d.names.numbers(d.metrics.Tenants().Names())
 	var list []telemetry.Stored
 	for _, db := range d.chores.Owned() {
-		sums, err := d.shards.Sums(ctx, db, named)
-		if err != nil {
-			continue // /readyz reports the database
+		if !d.states.counted.rests(db, d.shards.Quiet(db), time.Now()) {
+			sums, err := d.shards.Sums(ctx, db, named)
+			if err != nil { // /readyz reports the database
+				d.states.counted[db] = time.Time{}
+			}
+			d.states.sums[db] = sums
 		}
-		for _, s := range sums {
+		for _, s := range d.states.sums[db] {
 			list = append(list, telemetry.Stored{Tenant: d.nameOf(s), Type: s.Type, Counts: s.Counts})
 		}
 	}

@@ -445,14 +445,16 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 	var p task.Peek
 	var dues []int64
 	var of []int16
+	began, nothing := time.Now(), false
 	row := sql.PeekFew.QueryRow(ctx, s.db.Pool(d), items(req.Shards), int64(req.Low), task.MaxSoon)
-	if err := row.Scan(&p.Now, &dues, &of, &p.Settings); err != nil {
+	if err := row.Scan(&p.Now, &dues, &of, &p.Settings, &nothing); err != nil {
 		return task.Peek{}, err
 	}
 	if p.Soon = upcoming(dues, of); len(p.Soon) == task.MaxSoon { // more rows may wait
 		s.manyWait[d].Store(true)
 		return s.peekAndCount(ctx, d, req)
 	}
+	s.db.Looked(d, began, nothing && (len(p.Soon) == 0 || p.Soon[0].Due > p.Now))
 	for _, u := range p.Soon {
 		if p.Rows < req.Limit && u.Due > max(req.Low, req.From) && u.Due <= p.Now.Add(req.Window) {
 			p.Rows++
@@ -460,6 +462,13 @@ func (s *Store) Peek(ctx context.Context, d int, req task.PeekRequest) (task.Pee
 	}
 	return p, nil
 }
+
+// Quiet reports whether a peek has just shown that nothing waits in database d: no row is due, no dead run is to be published, no counter to be
+// folded, no bulk operation to be executed, and the outbox is empty.
+func (s *Store) Quiet(d int) bool { return s.db.Quiet(d) }
+
+// BulkStarted must be called when another process has created or changed a bulk operation in database d.
+func (s *Store) BulkStarted(d int) { s.db.Changed(d) }
 
 func (s *Store) peekAndCount(ctx context.Context, d int, req task.PeekRequest) (task.Peek, error) {
 	var p task.Peek

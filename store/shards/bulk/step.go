@@ -89,6 +89,9 @@ var errCountLong = errors.New("counting at one instant takes too long; choose a 
 // Bulk executes the next step of the open operations of database d. own is the ownership
 // of the database's chores. small steps hold fewer locks for a shorter time.
 func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, small bool) (task.BulkStep, error) {
+	if ops.db.Quiet(d) {
+		return task.BulkStep{}, nil
+	}
 	var open bool
 	if err := sql.BulkOpen.QueryRow(ctx, ops.db.Pool(d)).Scan(&open); err != nil {
 		return task.BulkStep{}, fmt.Errorf("look for bulk operations: %w", err)

@@ -51,6 +51,9 @@ func New(db *kernel.Databases, places ...Place) *Counters {
 // the number of folded deltas and whether there may be more. It is safe to call
 // concurrently.
 func (c *Counters) FoldCounters(ctx context.Context, d int) (n int, more bool, err error) {
+	if c.db.Quiet(d) {
+		return 0, false, nil
+	}
 	err = c.db.InTx(ctx, d, "fold", func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		sql.CounterFold.Queue(b, FoldAtOnce).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })

@@ -233,6 +233,9 @@ func (l *Letters) Replay(ctx context.Context, tx pgx.Tx, taken []*task.DeadLette
 // DeadTenants returns, in numeric order, up to limit tenants greater than after of which
 // database d has dead runs that are not known to be published on their dead-letter topic.
 func (l *Letters) DeadTenants(ctx context.Context, d int, after int32, limit int) ([]task.DeadWaiting, error) {
+	if l.db.Quiet(d) {
+		return nil, nil
+	}
 	rows, err := sql.DeadTenants.Query(ctx, l.db.Pool(d), after, limit)
 	if err != nil {
 		return nil, err

@@ -54,43 +54,41 @@ func (c *compacting) level0(ctx context.Context) ([]candidate, error) {
 
 // promotable returns the packs, of all levels, whose buckets begin within the horizon.
 func (c *compacting) promotable(ctx context.Context) ([]candidate, error) {
-	var all []candidate
-	for level := pack.Minute; level <= pack.Month; level++ {
-		list, err := c.query(ctx, sql.CompactBuckets, int16(level), c.t.Horizon().Milliseconds(), compactPacks+1)
-		if err != nil {
-			return nil, err
-		}
-		tasks := tasksByBucket(list)
-		for i := range list {
-			k := &list[i]
-			k.from = source{level: level, whole: level == pack.Hour && tasks[k.bucket] <= wholeHour}
-		}
-		all = append(all, list...)
+	all, err := c.within(ctx, map[pack.Level]int64{pack.Minute: 0, pack.Hour: 0, pack.Day: 0, pack.Month: 0})
+	tasks := tasksByBucket(all)
+	for i := range all {
+		k := &all[i]
+		k.from = source{level: k.bucket.Level, whole: k.bucket.Level == pack.Hour && tasks[k.bucket] <= wholeHour}
 	}
-	slices.SortFunc(all, compareCandidates)
-	return all, nil
+	return all, err
 }
 
 // splittable returns the packs of coarse buckets that begin soon. Packs of hours with
 // few tasks are left out: they are promoted whole.
 func (c *compacting) splittable(ctx context.Context) ([]candidate, error) {
+	list, err := c.within(ctx, map[pack.Level]int64{pack.Hour: hourLead, pack.Day: dayLead, pack.Month: monthLead})
+	tasks := tasksByBucket(list)
 	var all []candidate
-	for level, lead := range map[pack.Level]int64{pack.Hour: hourLead, pack.Day: dayLead, pack.Month: monthLead} {
-		list, err := c.query(ctx, sql.CompactBuckets, int16(level), c.t.Horizon().Milliseconds()+lead, compactPacks+1)
-		if err != nil {
-			return nil, err
+	for _, k := range list {
+		if k.bucket.Level == pack.Hour && tasks[k.bucket] <= wholeHour {
+			continue
 		}
-		tasks := tasksByBucket(list)
-		for _, k := range list {
-			if level == pack.Hour && tasks[k.bucket] <= wholeHour {
-				continue
-			}
-			k.from = source{level: level}
-			all = append(all, k)
-		}
+		k.from = source{level: k.bucket.Level}
+		all = append(all, k)
 	}
+	return all, err
+}
+
+// within returns the packs of some levels whose buckets begin within the horizon and the level's lead, in ms.
+func (c *compacting) within(ctx context.Context, leads map[pack.Level]int64) ([]candidate, error) {
+	var levels []int16
+	var ahead []int64
+	for level, lead := range leads {
+		levels, ahead = append(levels, int16(level)), append(ahead, c.t.Horizon().Milliseconds()+lead)
+	}
+	all, err := c.query(ctx, sql.CompactBuckets, levels, ahead, compactPacks+1)
 	slices.SortFunc(all, compareCandidates)
-	return all, nil
+	return all, err
 }
 
 func tasksByBucket(list []candidate) map[pack.Bucket]int {

@@ -5,6 +5,7 @@
 //	kernel.go   the databases: configuration, failpoints, snapshots, hints
 //	tx.go       transactions: BEGIN and COMMIT travel with the statements
 //	owned.go    transactions that assert an ownership
+//	look.go     whether anything waits in a database
 //	errors.go   classification of errors
 //	batch.go    group commit: many calls in one transaction
 //	fairqueue.go  the calls that wait for it, by tenant
@@ -54,6 +55,7 @@ type Databases struct {
 	Log     *slog.Logger
 	cfg     Config
 	numbers [task.Databases]numbers
+	looks
 }
 
 // NewDatabases returns the databases of cluster.
@@ -97,6 +99,7 @@ func (db *Databases) TellDue(d int, at task.Instant, of ...int32) {
 
 // TellBulk reports to [Config.Bulk] that a bulk operation was created or changed.
 func (db *Databases) TellBulk(d int) {
+	db.Changed(d)
 	if db.cfg.Bulk != nil {
 		db.cfg.Bulk(d)
 	}

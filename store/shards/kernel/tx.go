@@ -38,10 +38,12 @@ func (db *Databases) InTx(ctx context.Context, d int, step string, f func(pgx.Tx
 		defer cancel()
 		tx.end(ctx) // does nothing after a commit; if the rollback fails, the server's timeouts end the session
 	}()
-	switch err := f(tx); {
-	case errors.Is(err, ErrNothing):
+	err = f(tx)
+	if errors.Is(err, ErrNothing) {
 		return nil
-	case err != nil:
+	}
+	defer db.Changed(d)
+	if err != nil {
 		return fmt.Errorf("%s: %w", step, err)
 	}
 	if !tx.committed && ctxtime.Left(ctx) {

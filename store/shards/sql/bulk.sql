@@ -59,10 +59,12 @@ SELECT {{bulk_columns}} FROM bulk_operation b
  ORDER BY b.created_at DESC, b.id DESC
  LIMIT @max_rows;
 
+-- fragment: bulk_open
+-- Some operation may have a step to do here, now or later.
+EXISTS (SELECT FROM bulk_operation b WHERE b.state = {{bulk_state.RUNNING}}) OR EXISTS (SELECT FROM bulk_operation b WHERE b.replicated_version < b.version)
+
 -- name: BulkOpen()
--- Reports whether some operation may have a step to do here, now or later.
-SELECT EXISTS (SELECT FROM bulk_operation b WHERE b.state = {{bulk_state.RUNNING}})
-    OR EXISTS (SELECT FROM bulk_operation b WHERE b.replicated_version < b.version);
+SELECT {{bulk_open}};
 
 -- name: BulkNext()
 -- The operation whose next step is due first in this database.

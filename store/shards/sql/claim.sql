@@ -284,8 +284,11 @@ SELECT now_ms(),
 
 -- name: PeekFew(shards int2[], low int8, max_listed int8)
 -- Peek without the count, which is needless if the list has all rows. Beginning a scan of 32
--- tables is most of its cost.
-SELECT now_ms(), first.dues, first.shards, (SELECT version FROM settings)
+-- tables is most of its cost. The last column says that nothing else waits in the database.
+SELECT now_ms(), first.dues, first.shards, (SELECT version FROM settings),
+       NOT EXISTS (SELECT FROM outbox) AND NOT EXISTS (SELECT FROM counter_delta) AND NOT EXISTS (SELECT FROM quarantined_row)
+       AND (SELECT x.tenant_id FROM dead_run x WHERE NOT x.published ORDER BY x.tenant_id, x.died_at LIMIT 1) IS NULL
+       AND NOT ({{bulk_open}})
   FROM (SELECT array_agg(f.due_at) AS dues, array_agg(f.shard) AS shards FROM (
           SELECT t.due_at, t.shard FROM task t
            WHERE t.shard = ANY (@shards) AND t.due_at > @low

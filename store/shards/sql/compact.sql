@@ -20,13 +20,17 @@ SELECT -a.first, 0::int2, 0::int8, a.n, (octet_length(a.keys) + octet_length(a.p
  ORDER BY a.first
  LIMIT @max_packs;
 
--- name: CompactBuckets(level int2, ahead_ms int8, max_packs int8)
--- Packs of a level whose bucket begins at most @ahead_ms ahead, oldest bucket first.
-SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.params))::int8, now_ms()
-  FROM far_pack p
- WHERE p.quarantine_reason IS NULL AND p.level = @level AND p.bucket_at < now_ms() + @ahead_ms AND {{pack_readable}}
- ORDER BY p.level, p.bucket_at
- LIMIT @max_packs;
+-- name: CompactBuckets(levels int2[], ahead_ms int8[], max_packs int8)
+-- Packs of some levels whose bucket begins at most as far ahead as is given for the level, of each level at most @max_packs, oldest bucket
+-- first.
+SELECT p.id, p.level, p.bucket_at, p.n, p.size, now_ms()
+  FROM unnest(@levels, @ahead_ms) AS u (level, ahead)
+ CROSS JOIN LATERAL (
+   SELECT p.id, p.level, p.bucket_at, p.n, (octet_length(p.keys) + octet_length(p.params))::int8 AS size
+     FROM far_pack p
+    WHERE p.quarantine_reason IS NULL AND p.level = u.level AND p.bucket_at < now_ms() + u.ahead AND {{pack_readable}}
+    ORDER BY p.level, p.bucket_at
+    LIMIT @max_packs) p;
 
 -- name: CompactCrowded(min_packs int4, max_tasks int4, max_bytes int4, max_buckets int8)
 -- Buckets with at least @min_packs packs of less than @max_tasks tasks and @max_bytes
