@@ -150,10 +150,12 @@ func (p *prometheus) firing(alert string) bool {
 
 // noData are the queries that may have no values, with the reason.
 var noData = map[string]string{
-	"PerceptorAuditEventsLost":     "no audit event is lost here",
-	"PerceptorShardsGivenToNobody": "the plan gives every shard to somebody",
-	"PerceptorNoHandler":           "every kind has a handler here",
-	"PerceptorChoreFails":          "no chore need be at work while PostgreSQL is away",
+	"PerceptorAuditEventsLost":                                   "no audit event is lost here",
+	"PerceptorShardsGivenToNobody":                               "the plan gives every shard to somebody",
+	"PerceptorNoHandler":                                         "every kind has a handler here",
+	"PerceptorCertificateNotRenewed":                             "no program has a certificate here",
+	"PerceptorCertificateExpires":                                "the same",
+	"PerceptorChoreFails":                                        "no chore need be at work while PostgreSQL is away",
 	"perceptor-kafka-far / Far tier / Failed chores / {{chore}}": "the same",
 }
 
