@@ -164,9 +164,10 @@ func (c *Client) TryAdd(ctx context.Context, tasks []*perceptorv1.Task, id strin
 	return results, nil
 }
 
-// TryUpsert makes one try of [Client.AddTask] with [WithUpsert], [WithRequestID] and a task that [Encode] returned.
-func (c *Client) TryUpsert(ctx context.Context, t *perceptorv1.Task, requestID string) error {
-	_, err := once(ctx, c, "AddTask", c.tasks.AddTask, &perceptorv1.AddTaskRequest{Task: t, RequestId: requestID, Upsert: true})
+// TryUpsert makes one try of [Client.AddTask] with [WithUpsert], [WithRequestID] and a task that [Encode] returned. With
+// expected it answers [ErrOtherVersion] if the task of the key is another one.
+func (c *Client) TryUpsert(ctx context.Context, t *perceptorv1.Task, requestID string, expected *perceptorv1.AddTaskRequest_Expected) error {
+	_, err := once(ctx, c, "AddTask", c.tasks.AddTask, &perceptorv1.AddTaskRequest{Task: t, RequestId: requestID, Upsert: true, Expected: expected})
 	return err
 }
 

@@ -60,6 +60,14 @@ func (s *taskService) AddTask(ctx context.Context, r *perceptorv1.AddTaskRequest
 	if r.Task != nil {
 		faults = append(faults, under("task", b.refused[0])...)
 	}
+	if e := r.Expected; e != nil {
+		if !r.Upsert || r.Task.GetIdempotencyKey() == "" {
+			faults = append(faults, faultf("expected", "needs upsert and an idempotency_key"))
+		}
+		for _, k := range b.keyed {
+			k.request.Expected = &task.Expected{ID: task.ID(e.Id), Version: e.Version}
+		}
+	}
 	if len(faults) > 0 {
 		s.events.refused(tenantOf(ctx).Name, 1)
 		return nil, invalid(faults)

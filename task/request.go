@@ -13,11 +13,20 @@ type AddRequest struct {
 	// Upsert gives the unfinished task of a known Key the terms of the spec, and
 	// adds a new task in the place of a finished one.
 	Upsert bool
+	// Expected, if set, is what the caller of an upsert has read under Key. The upsert does nothing if it is
+	// true no more.
+	Expected *Expected
 	// KeepBegin makes an upsert leave begin_time unchanged.
 	KeepBegin bool
 	// Specs have passed [Spec.Validate]. Begin is [Never] if the store must set it to
 	// now. The store calls [Spec.ResolveBegin].
 	Specs []Spec
+}
+
+// Expected is an unfinished task of a key and its version. The id is 0 if no task has had the key.
+type Expected struct {
+	ID      ID
+	Version int32
 }
 
 // AddResult answers an [AddRequest].

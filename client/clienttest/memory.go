@@ -60,9 +60,21 @@ func (m *memory) Add(_ context.Context, r task.AddRequest) (task.AddResult, erro
 	}
 	known, ok := m.requests[name]
 	ok = ok && name != ""
+	upsert := "\x04" + r.RequestID + name // an upsert that was done
+	if r.Upsert && r.Key != "" && !(ok && m.living(known) && m.expected(r, known)) {
+		if again, done := m.requests[upsert]; done && r.RequestID != "" && again.hash == r.Hash {
+			return task.AddResult{Items: again.items, Replayed: true}, nil
+		}
+	}
 	switch {
+	case r.Expected != nil && (ok || r.Expected.ID != 0) && !(ok && m.living(known) && m.expected(r, known)):
+		return task.AddResult{}, task.Errorf(task.ReasonVersionMismatch, "idempotency_key %q has another task, or another version of it", r.Key)
 	case ok && r.Upsert && m.living(known):
-		return m.upsert(name, known, r)
+		done, err := m.upsert(name, known, r)
+		if err == nil && len(done.Items[0].Faults) == 0 {
+			m.requests[upsert] = request{r.Hash, done.Items}
+		}
+		return done, err
 	case ok && !r.Upsert && known.hash == r.Hash:
 		return task.AddResult{Items: known.items, Replayed: true}, nil
 	case ok && !r.Upsert:
@@ -74,8 +86,17 @@ func (m *memory) Add(_ context.Context, r task.AddRequest) (task.AddResult, erro
 	}
 	if r.Key == "" || len(items[0].Faults) == 0 {
 		m.requests[name] = request{r.Hash, items}
+		if r.Upsert && r.Key != "" {
+			m.requests[upsert] = request{r.Hash, items}
+		}
 	}
 	return task.AddResult{Items: items}, nil
+}
+
+// expected reports whether the living task of a key is the one that an upsert expects.
+func (m *memory) expected(r task.AddRequest, known request) bool {
+	e := r.Expected
+	return e == nil || e.ID == known.items[0].ID && (e.Version == 0 || e.Version == m.tasks[e.ID].Task.Version)
 }
 
 // living reports whether the only task of a request has not ended.

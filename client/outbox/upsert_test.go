@@ -74,7 +74,7 @@ func TestAnUpsertThatArrivesLateUndoesNothing(t *testing.T) {
 	stop := b.relay(func(r *Relay) { first = r })
 	b.eventually("added", func() bool { return len(b.api.Added()) == 1 })
 	thaw, frozen := make(chan struct{}), make(chan struct{})
-	b.freezeAt("UpdateTask", first, frozen, thaw)
+	b.freezeAt("/AddTask", first, frozen, thaw)
 	b.upsert(keyed("k", 1))
 	<-frozen
 	b.upsert(keyed("k", 2))
@@ -106,5 +106,44 @@ func TestUpsertsWhoseAnswersAreLostLeaveTheLastTerms(t *testing.T) {
 		if got := b.ofKey(fmt.Sprint("k", key)); got.Params["n"] != fmt.Sprint(9+key) {
 			t.Errorf("the params of k%d are %v, want n %d", key, got.Params, 9+key)
 		}
+	}
+}
+
+// A relay is killed when an upsert has been done, and before it removes the row. Meanwhile the task ends.
+func TestAnUpsertWhoseTaskHasEndedIsNotRepeated(t *testing.T) {
+	for _, before := range []string{"new", "another body", "the same body"} {
+		t.Run(before, func(t *testing.T) {
+			b := setup(t)
+			task := keyed("k", 1)
+			if before != "new" {
+				stop := b.relay()
+				old := task
+				if before == "another body" {
+					old = keyed("k", 0)
+				}
+				b.upsert(old)
+				b.drained()
+				stop()
+			}
+			b.upsert(task)
+			change, killed := killedAt(stepFinish, 1)
+			stop := b.relay(change)
+			b.eventually("killed", killed.Load)
+			stop()
+			if b.rows() != 1 {
+				t.Fatal("the row is removed")
+			}
+			first, err := b.api.ByKey("k").Get(t.Context())
+			b.must(err)
+			if first.Params["n"] != "1" {
+				t.Fatalf("the params are %v", first.Params)
+			}
+			_, err = b.api.ByKey("k").Cancel(t.Context())
+			b.must(err)
+			b.relay()
+			if got := b.ofKey("k"); got.ID != first.ID {
+				t.Errorf("the key has task %d, want %d: the upsert was done twice", got.ID, first.ID)
+			}
+		})
 	}
 }

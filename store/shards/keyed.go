@@ -27,7 +27,7 @@ import (
 
 // An upsert whose answer was lost may be repeated when its task has ended already, and would add it a second time. So an
 // upsert with a request_id that adds or changes a task also writes a key row for that, with the id of the task. It is
-// read only when the task of the key has ended.
+// read only when the task of the key has ended, or is not the one that the caller expects.
 
 // upsertTries is how often an upsert starts again because the task of its key ended or was
 // replaced meanwhile.
@@ -50,6 +50,13 @@ type keyed struct {
 func (s *Store) addKeyed(ctx context.Context, req task.AddRequest) (task.AddResult, error) {
 	if len(req.Specs) != 1 {
 		return task.AddResult{}, task.Errorf(task.ReasonInvalidField, "%d tasks under one key", len(req.Specs))
+	}
+	if req.Expected != nil {
+		done, known, err := s.upsertExpected(ctx, req, true)
+		if err == nil && !known {
+			err = task.Errorf(task.ReasonVersionMismatch, "idempotency_key %q has another task, or another version of it; read it again", req.Key)
+		}
+		return done, err
 	}
 	var replaces task.ID
 	for range upsertTries {
@@ -79,6 +86,9 @@ func (s *Store) addKeyed(ctx context.Context, req task.AddRequest) (task.AddResu
 
 // replayKeyed is [Store.Replay] for a task with a key.
 func (s *Store) replayKeyed(ctx context.Context, req task.AddRequest) (result task.AddResult, known bool, err error) {
+	if req.Expected != nil {
+		return s.upsertExpected(ctx, req, false)
+	}
 	a := newKeyed(req, s.cfg.KeyLifetime)
 	switch err := s.lookUp(ctx, a); {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -94,6 +104,29 @@ func (s *Store) replayKeyed(ctx context.Context, req task.AddRequest) (result ta
 		return s.upserted(ctx, a)
 	}
 	return result, err == nil, err
+}
+
+// upsertExpected is an upsert of a caller that has read the task of its key. known is false if the key has another task
+// or version now, and the reason is not this very upsert. Without add it adds no task.
+func (s *Store) upsertExpected(ctx context.Context, req task.AddRequest, add bool) (result task.AddResult, known bool, err error) {
+	a := newKeyed(req, s.cfg.KeyLifetime)
+	if add && req.Expected.ID == 0 {
+		err = s.addOne(ctx, a)
+	} else if err = s.lookUp(ctx, a); errors.Is(err, pgx.ErrNoRows) {
+		return task.AddResult{}, false, nil
+	}
+	switch {
+	case err != nil:
+		return task.AddResult{}, false, kernel.Unavailable(err)
+	case a.keyed.known == 0:
+		return a.result, true, nil
+	case a.keyed.known == req.Expected.ID:
+		result, err = s.replaceTerms(ctx, a)
+		if !errors.Is(err, errGone) && task.CodeOf(err) != task.Aborted {
+			return result, err == nil, err
+		}
+	}
+	return s.upserted(ctx, a)
 }
 
 // upserted answers an upsert that was done before, with the same request_id and body. known is false if it was not.
@@ -195,6 +228,9 @@ func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, er
 	id := a.keyed.known
 	out := task.AddResult{Items: []task.AddItem{{ID: id}}}
 	edit := task.Edit{Spec: &a.req.Specs[0], KeepBegin: a.req.KeepBegin, Params: true}
+	if a.req.Expected != nil {
+		edit.If = a.req.Expected.Version
+	}
 	if err := s.machines.SetEditCalendar(&edit, a.req.Tenant, id); err != nil {
 		out.Items[0] = task.AddItem{Faults: err.Faults}
 		return out, nil
@@ -210,11 +246,13 @@ func (s *Store) replaceTerms(ctx context.Context, a *adding) (task.AddResult, er
 		},
 		ended: func(*task.Snapshot) error { return errGone },
 		also: func(b *pgx.Batch) {
-			if a.keyed.same && !out.Updated {
-				return
+			changed := !a.keyed.same || out.Updated
+			if changed {
+				sql.KeyReplace.Queue(b, int16(a.home), a.req.Tenant, a.key, int64(id), a.req.Hash[:16], a.keyed.lifetime.Milliseconds(), int64(id))
 			}
-			sql.KeyReplace.Queue(b, int16(a.home), a.req.Tenant, a.key, int64(id), a.req.Hash[:16], a.keyed.lifetime.Milliseconds(), int64(id))
-			s.queueUpsert(b, a, id)
+			if changed || a.req.Expected != nil { // who expects a task repeats the call until it is done
+				s.queueUpsert(b, a, id)
+			}
 		},
 	}
 	_, err := s.onMachine(ctx, a.req.Tenant, id, step)

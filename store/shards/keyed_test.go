@@ -387,3 +387,56 @@ func TestARepeatedUpsertAddsNothingWhenItsTaskHasEnded(t *testing.T) {
 		t.Errorf("an upsert without a request_id: %+v", got)
 	}
 }
+
+// A caller that has read the task of a key changes that one only, whenever its call arrives.
+func TestAnUpsertThatExpectsATaskChangesNoOther(t *testing.T) {
+	b := setup(t).running()
+	body := byte(0)
+	upsert := func(id task.ID, version int32) task.AddRequest {
+		body++
+		r := with(b.keyedRequest(1), body, func(s *task.Spec) { s.Kind = fmt.Sprint("kind", body) })
+		r.Key, r.Upsert, r.RequestID, r.Expected = "expected", true, fmt.Sprint("request", body), &task.Expected{ID: id, Version: version}
+		return r
+	}
+	refused := func(r task.AddRequest) {
+		t.Helper()
+		if got, err := b.Add(t.Context(), r); task.CodeOf(err) != task.Aborted {
+			t.Errorf("%s, which expects %+v: %+v, %v, want another version", r.RequestID, *r.Expected, got, err)
+		}
+	}
+	repeated := func(r task.AddRequest, id task.ID) {
+		t.Helper()
+		if got := b.addKey(r); got.Items[0].ID != id || !got.Replayed {
+			t.Errorf("%s again: %+v, want task %s and nothing stored", r.RequestID, got, id)
+		}
+		if got, known, err := b.Replay(t.Context(), r); err != nil || !known || got.Items[0].ID != id {
+			t.Errorf("Replay of %s: %+v, %v, %v, want task %s", r.RequestID, got, known, err, id)
+		}
+	}
+	refused(upsert(task.NewID(1, 0), 1)) // the key is not known
+	add := upsert(0, 0)
+	if _, known, err := b.Replay(t.Context(), add); known || err != nil {
+		t.Errorf("Replay before the add: %v, %v", known, err)
+	}
+	id := b.addKey(add).Items[0].ID
+	repeated(add, id)
+	refused(upsert(0, 0))
+	edit := upsert(id, 1)
+	if got := b.addKey(edit); !got.Updated || got.Items[0].ID != id {
+		t.Errorf("the edit: %+v", got)
+	}
+	last := upsert(id, 2)
+	b.addKey(last)
+	repeated(edit, id)
+	refused(upsert(id, 2))
+	same := last
+	same.RequestID, same.Expected = "same", &task.Expected{ID: id, Version: 3}
+	repeated(same, id)
+	if _, err := b.Cancel(t.Context(), b.tenant, id); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []task.AddRequest{add, edit, last, same} {
+		repeated(r, id)
+	}
+	refused(upsert(id, 3))
+}

@@ -391,7 +391,12 @@ type AddTaskRequest struct {
 	// ended. An unset begin_time keeps its current value. The type of an
 	// unfinished task cannot be replaced. Default: false; another body then
 	// answers ALREADY_EXISTS.
-	Upsert        bool `protobuf:"varint,3,opt,name=upsert,proto3" json:"upsert,omitempty"`
+	Upsert bool `protobuf:"varint,3,opt,name=upsert,proto3" json:"upsert,omitempty"`
+	// With upsert: what the caller knows of the key. If that is true no more, or
+	// the task has ended, the answer is ABORTED and nothing is stored, so a call
+	// that arrives late undoes no later one. If the same request_id has been
+	// done, the answer is that of a retry. Default: none, so any task will do.
+	Expected      *AddTaskRequest_Expected `protobuf:"bytes,4,opt,name=expected,proto3" json:"expected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -445,6 +450,13 @@ func (x *AddTaskRequest) GetUpsert() bool {
 		return x.Upsert
 	}
 	return false
+}
+
+func (x *AddTaskRequest) GetExpected() *AddTaskRequest_Expected {
+	if x != nil {
+		return x.Expected
+	}
+	return nil
 }
 
 // Response of AddTask.
@@ -2404,6 +2416,61 @@ func (x *RunEvent) GetListener() *Listener {
 	return nil
 }
 
+// The task of an idempotency_key, as a caller has read it.
+type AddTaskRequest_Expected struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the task. 0: no task has had the key.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The version of the task.
+	Version       int32 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddTaskRequest_Expected) Reset() {
+	*x = AddTaskRequest_Expected{}
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddTaskRequest_Expected) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddTaskRequest_Expected) ProtoMessage() {}
+
+func (x *AddTaskRequest_Expected) ProtoReflect() protoreflect.Message {
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddTaskRequest_Expected.ProtoReflect.Descriptor instead.
+func (*AddTaskRequest_Expected) Descriptor() ([]byte, []int) {
+	return file_perceptor_v1_task_service_proto_rawDescGZIP(), []int{2, 0}
+}
+
+func (x *AddTaskRequest_Expected) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *AddTaskRequest_Expected) GetVersion() int32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 // The outcome of one task of the batch.
 type AddTasksResponse_Result struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2420,7 +2487,7 @@ type AddTasksResponse_Result struct {
 
 func (x *AddTasksResponse_Result) Reset() {
 	*x = AddTasksResponse_Result{}
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[31]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2432,7 +2499,7 @@ func (x *AddTasksResponse_Result) String() string {
 func (*AddTasksResponse_Result) ProtoMessage() {}
 
 func (x *AddTasksResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_perceptor_v1_task_service_proto_msgTypes[31]
+	mi := &file_perceptor_v1_task_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2509,12 +2576,16 @@ const file_perceptor_v1_task_service_proto_rawDesc = "" +
 	"\n" +
 	"expression\x18\x02 \x01(\tR\n" +
 	"expression\x12\x1b\n" +
-	"\tzone_data\x18\x03 \x01(\tR\bzoneData\"~\n" +
+	"\tzone_data\x18\x03 \x01(\tR\bzoneData\"\xfc\x01\n" +
 	"\x0eAddTaskRequest\x12+\n" +
 	"\x04task\x18\x01 \x01(\v2\x12.perceptor.v1.TaskB\x03\xe0A\x02R\x04task\x12\"\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tB\x03\xe0A\x01R\trequestId\x12\x1b\n" +
-	"\x06upsert\x18\x03 \x01(\bB\x03\xe0A\x01R\x06upsert\"\x88\x01\n" +
+	"\x06upsert\x18\x03 \x01(\bB\x03\xe0A\x01R\x06upsert\x12F\n" +
+	"\bexpected\x18\x04 \x01(\v2%.perceptor.v1.AddTaskRequest.ExpectedB\x03\xe0A\x01R\bexpected\x1a4\n" +
+	"\bExpected\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x05R\aversion\"\x88\x01\n" +
 	"\x0fAddTaskResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x1a\n" +
 	"\breplayed\x18\x02 \x01(\bR\breplayed\x12\x18\n" +
@@ -2736,7 +2807,7 @@ func file_perceptor_v1_task_service_proto_rawDescGZIP() []byte {
 }
 
 var file_perceptor_v1_task_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perceptor_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_perceptor_v1_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_perceptor_v1_task_service_proto_goTypes = []any{
 	(Reason_Code)(0),                // 0: perceptor.v1.Reason.Code
 	(RunEvent_Type)(0),              // 1: perceptor.v1.RunEvent.Type
@@ -2771,93 +2842,95 @@ var file_perceptor_v1_task_service_proto_goTypes = []any{
 	(*ListRunEventsRequest)(nil),    // 30: perceptor.v1.ListRunEventsRequest
 	(*ListRunEventsResponse)(nil),   // 31: perceptor.v1.ListRunEventsResponse
 	(*RunEvent)(nil),                // 32: perceptor.v1.RunEvent
-	(*AddTasksResponse_Result)(nil), // 33: perceptor.v1.AddTasksResponse.Result
-	(*Task)(nil),                    // 34: perceptor.v1.Task
-	(*timestamppb.Timestamp)(nil),   // 35: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 36: google.protobuf.Duration
-	(Task_Type)(0),                  // 37: perceptor.v1.Task.Type
-	(Task_State)(0),                 // 38: perceptor.v1.Task.State
-	(*fieldmaskpb.FieldMask)(nil),   // 39: google.protobuf.FieldMask
-	(*Listener)(nil),                // 40: perceptor.v1.Listener
-	(*status.Status)(nil),           // 41: google.rpc.Status
+	(*AddTaskRequest_Expected)(nil), // 33: perceptor.v1.AddTaskRequest.Expected
+	(*AddTasksResponse_Result)(nil), // 34: perceptor.v1.AddTasksResponse.Result
+	(*Task)(nil),                    // 35: perceptor.v1.Task
+	(*timestamppb.Timestamp)(nil),   // 36: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 37: google.protobuf.Duration
+	(Task_Type)(0),                  // 38: perceptor.v1.Task.Type
+	(Task_State)(0),                 // 39: perceptor.v1.Task.State
+	(*fieldmaskpb.FieldMask)(nil),   // 40: google.protobuf.FieldMask
+	(*Listener)(nil),                // 41: perceptor.v1.Listener
+	(*status.Status)(nil),           // 42: google.rpc.Status
 }
 var file_perceptor_v1_task_service_proto_depIdxs = []int32{
-	34, // 0: perceptor.v1.PreviewScheduleRequest.task:type_name -> perceptor.v1.Task
-	35, // 1: perceptor.v1.PreviewScheduleRequest.after_time:type_name -> google.protobuf.Timestamp
-	35, // 2: perceptor.v1.PreviewScheduleResponse.instants:type_name -> google.protobuf.Timestamp
-	34, // 3: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
-	36, // 4: perceptor.v1.AddTaskResponse.pause:type_name -> google.protobuf.Duration
-	34, // 5: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
-	33, // 6: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
-	36, // 7: perceptor.v1.AddTasksResponse.pause:type_name -> google.protobuf.Duration
-	37, // 8: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
-	38, // 9: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
-	35, // 10: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
-	35, // 11: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
-	34, // 12: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
-	34, // 13: perceptor.v1.UpdateTaskRequest.task:type_name -> perceptor.v1.Task
-	39, // 14: perceptor.v1.UpdateTaskRequest.update_mask:type_name -> google.protobuf.FieldMask
-	34, // 15: perceptor.v1.ExplainTaskResponse.task:type_name -> perceptor.v1.Task
-	16, // 16: perceptor.v1.ExplainTaskResponse.reasons:type_name -> perceptor.v1.Reason
-	35, // 17: perceptor.v1.ExplainTaskResponse.next_times:type_name -> google.protobuf.Timestamp
-	35, // 18: perceptor.v1.ExplainTaskResponse.now:type_name -> google.protobuf.Timestamp
-	32, // 19: perceptor.v1.ExplainTaskResponse.events:type_name -> perceptor.v1.RunEvent
-	0,  // 20: perceptor.v1.Reason.code:type_name -> perceptor.v1.Reason.Code
-	35, // 21: perceptor.v1.Reason.time:type_name -> google.protobuf.Timestamp
-	35, // 22: perceptor.v1.Reason.since:type_name -> google.protobuf.Timestamp
-	35, // 23: perceptor.v1.Reason.give_up_time:type_name -> google.protobuf.Timestamp
-	36, // 24: perceptor.v1.Reason.duration:type_name -> google.protobuf.Duration
-	28, // 25: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
-	37, // 26: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
-	29, // 27: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
-	32, // 28: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
-	1,  // 29: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
-	35, // 30: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
-	35, // 31: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
-	35, // 32: perceptor.v1.RunEvent.claim_time:type_name -> google.protobuf.Timestamp
-	35, // 33: perceptor.v1.RunEvent.publish_time:type_name -> google.protobuf.Timestamp
-	35, // 34: perceptor.v1.RunEvent.receive_time:type_name -> google.protobuf.Timestamp
-	35, // 35: perceptor.v1.RunEvent.handler_begin_time:type_name -> google.protobuf.Timestamp
-	35, // 36: perceptor.v1.RunEvent.handler_end_time:type_name -> google.protobuf.Timestamp
-	40, // 37: perceptor.v1.RunEvent.listener:type_name -> perceptor.v1.Listener
-	41, // 38: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
-	4,  // 39: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
-	6,  // 40: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
-	8,  // 41: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
-	9,  // 42: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
-	11, // 43: perceptor.v1.TaskService.UpdateTask:input_type -> perceptor.v1.UpdateTaskRequest
-	12, // 44: perceptor.v1.TaskService.TriggerTask:input_type -> perceptor.v1.TriggerTaskRequest
-	14, // 45: perceptor.v1.TaskService.ExplainTask:input_type -> perceptor.v1.ExplainTaskRequest
-	17, // 46: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
-	18, // 47: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
-	19, // 48: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
-	20, // 49: perceptor.v1.TaskService.PauseKind:input_type -> perceptor.v1.PauseKindRequest
-	22, // 50: perceptor.v1.TaskService.ResumeKind:input_type -> perceptor.v1.ResumeKindRequest
-	24, // 51: perceptor.v1.TaskService.PurgeTask:input_type -> perceptor.v1.PurgeTaskRequest
-	26, // 52: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
-	2,  // 53: perceptor.v1.TaskService.PreviewSchedule:input_type -> perceptor.v1.PreviewScheduleRequest
-	30, // 54: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
-	5,  // 55: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
-	7,  // 56: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
-	34, // 57: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
-	10, // 58: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
-	34, // 59: perceptor.v1.TaskService.UpdateTask:output_type -> perceptor.v1.Task
-	13, // 60: perceptor.v1.TaskService.TriggerTask:output_type -> perceptor.v1.TriggerTaskResponse
-	15, // 61: perceptor.v1.TaskService.ExplainTask:output_type -> perceptor.v1.ExplainTaskResponse
-	34, // 62: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
-	34, // 63: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
-	34, // 64: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
-	21, // 65: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
-	23, // 66: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
-	25, // 67: perceptor.v1.TaskService.PurgeTask:output_type -> perceptor.v1.PurgeTaskResponse
-	27, // 68: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
-	3,  // 69: perceptor.v1.TaskService.PreviewSchedule:output_type -> perceptor.v1.PreviewScheduleResponse
-	31, // 70: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
-	55, // [55:71] is the sub-list for method output_type
-	39, // [39:55] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	35, // 0: perceptor.v1.PreviewScheduleRequest.task:type_name -> perceptor.v1.Task
+	36, // 1: perceptor.v1.PreviewScheduleRequest.after_time:type_name -> google.protobuf.Timestamp
+	36, // 2: perceptor.v1.PreviewScheduleResponse.instants:type_name -> google.protobuf.Timestamp
+	35, // 3: perceptor.v1.AddTaskRequest.task:type_name -> perceptor.v1.Task
+	33, // 4: perceptor.v1.AddTaskRequest.expected:type_name -> perceptor.v1.AddTaskRequest.Expected
+	37, // 5: perceptor.v1.AddTaskResponse.pause:type_name -> google.protobuf.Duration
+	35, // 6: perceptor.v1.AddTasksRequest.tasks:type_name -> perceptor.v1.Task
+	34, // 7: perceptor.v1.AddTasksResponse.results:type_name -> perceptor.v1.AddTasksResponse.Result
+	37, // 8: perceptor.v1.AddTasksResponse.pause:type_name -> google.protobuf.Duration
+	38, // 9: perceptor.v1.ListTasksRequest.type:type_name -> perceptor.v1.Task.Type
+	39, // 10: perceptor.v1.ListTasksRequest.state:type_name -> perceptor.v1.Task.State
+	36, // 11: perceptor.v1.ListTasksRequest.due_from:type_name -> google.protobuf.Timestamp
+	36, // 12: perceptor.v1.ListTasksRequest.due_until:type_name -> google.protobuf.Timestamp
+	35, // 13: perceptor.v1.ListTasksResponse.tasks:type_name -> perceptor.v1.Task
+	35, // 14: perceptor.v1.UpdateTaskRequest.task:type_name -> perceptor.v1.Task
+	40, // 15: perceptor.v1.UpdateTaskRequest.update_mask:type_name -> google.protobuf.FieldMask
+	35, // 16: perceptor.v1.ExplainTaskResponse.task:type_name -> perceptor.v1.Task
+	16, // 17: perceptor.v1.ExplainTaskResponse.reasons:type_name -> perceptor.v1.Reason
+	36, // 18: perceptor.v1.ExplainTaskResponse.next_times:type_name -> google.protobuf.Timestamp
+	36, // 19: perceptor.v1.ExplainTaskResponse.now:type_name -> google.protobuf.Timestamp
+	32, // 20: perceptor.v1.ExplainTaskResponse.events:type_name -> perceptor.v1.RunEvent
+	0,  // 21: perceptor.v1.Reason.code:type_name -> perceptor.v1.Reason.Code
+	36, // 22: perceptor.v1.Reason.time:type_name -> google.protobuf.Timestamp
+	36, // 23: perceptor.v1.Reason.since:type_name -> google.protobuf.Timestamp
+	36, // 24: perceptor.v1.Reason.give_up_time:type_name -> google.protobuf.Timestamp
+	37, // 25: perceptor.v1.Reason.duration:type_name -> google.protobuf.Duration
+	28, // 26: perceptor.v1.CountTasksResponse.counts:type_name -> perceptor.v1.TaskCounts
+	38, // 27: perceptor.v1.TaskCounts.type:type_name -> perceptor.v1.Task.Type
+	29, // 28: perceptor.v1.TaskCounts.purged_by_state:type_name -> perceptor.v1.PurgedCounts
+	32, // 29: perceptor.v1.ListRunEventsResponse.events:type_name -> perceptor.v1.RunEvent
+	1,  // 30: perceptor.v1.RunEvent.type:type_name -> perceptor.v1.RunEvent.Type
+	36, // 31: perceptor.v1.RunEvent.event_time:type_name -> google.protobuf.Timestamp
+	36, // 32: perceptor.v1.RunEvent.scheduled_time:type_name -> google.protobuf.Timestamp
+	36, // 33: perceptor.v1.RunEvent.claim_time:type_name -> google.protobuf.Timestamp
+	36, // 34: perceptor.v1.RunEvent.publish_time:type_name -> google.protobuf.Timestamp
+	36, // 35: perceptor.v1.RunEvent.receive_time:type_name -> google.protobuf.Timestamp
+	36, // 36: perceptor.v1.RunEvent.handler_begin_time:type_name -> google.protobuf.Timestamp
+	36, // 37: perceptor.v1.RunEvent.handler_end_time:type_name -> google.protobuf.Timestamp
+	41, // 38: perceptor.v1.RunEvent.listener:type_name -> perceptor.v1.Listener
+	42, // 39: perceptor.v1.AddTasksResponse.Result.error:type_name -> google.rpc.Status
+	4,  // 40: perceptor.v1.TaskService.AddTask:input_type -> perceptor.v1.AddTaskRequest
+	6,  // 41: perceptor.v1.TaskService.AddTasks:input_type -> perceptor.v1.AddTasksRequest
+	8,  // 42: perceptor.v1.TaskService.GetTask:input_type -> perceptor.v1.GetTaskRequest
+	9,  // 43: perceptor.v1.TaskService.ListTasks:input_type -> perceptor.v1.ListTasksRequest
+	11, // 44: perceptor.v1.TaskService.UpdateTask:input_type -> perceptor.v1.UpdateTaskRequest
+	12, // 45: perceptor.v1.TaskService.TriggerTask:input_type -> perceptor.v1.TriggerTaskRequest
+	14, // 46: perceptor.v1.TaskService.ExplainTask:input_type -> perceptor.v1.ExplainTaskRequest
+	17, // 47: perceptor.v1.TaskService.CancelTask:input_type -> perceptor.v1.CancelTaskRequest
+	18, // 48: perceptor.v1.TaskService.PauseTask:input_type -> perceptor.v1.PauseTaskRequest
+	19, // 49: perceptor.v1.TaskService.ResumeTask:input_type -> perceptor.v1.ResumeTaskRequest
+	20, // 50: perceptor.v1.TaskService.PauseKind:input_type -> perceptor.v1.PauseKindRequest
+	22, // 51: perceptor.v1.TaskService.ResumeKind:input_type -> perceptor.v1.ResumeKindRequest
+	24, // 52: perceptor.v1.TaskService.PurgeTask:input_type -> perceptor.v1.PurgeTaskRequest
+	26, // 53: perceptor.v1.TaskService.CountTasks:input_type -> perceptor.v1.CountTasksRequest
+	2,  // 54: perceptor.v1.TaskService.PreviewSchedule:input_type -> perceptor.v1.PreviewScheduleRequest
+	30, // 55: perceptor.v1.TaskService.ListRunEvents:input_type -> perceptor.v1.ListRunEventsRequest
+	5,  // 56: perceptor.v1.TaskService.AddTask:output_type -> perceptor.v1.AddTaskResponse
+	7,  // 57: perceptor.v1.TaskService.AddTasks:output_type -> perceptor.v1.AddTasksResponse
+	35, // 58: perceptor.v1.TaskService.GetTask:output_type -> perceptor.v1.Task
+	10, // 59: perceptor.v1.TaskService.ListTasks:output_type -> perceptor.v1.ListTasksResponse
+	35, // 60: perceptor.v1.TaskService.UpdateTask:output_type -> perceptor.v1.Task
+	13, // 61: perceptor.v1.TaskService.TriggerTask:output_type -> perceptor.v1.TriggerTaskResponse
+	15, // 62: perceptor.v1.TaskService.ExplainTask:output_type -> perceptor.v1.ExplainTaskResponse
+	35, // 63: perceptor.v1.TaskService.CancelTask:output_type -> perceptor.v1.Task
+	35, // 64: perceptor.v1.TaskService.PauseTask:output_type -> perceptor.v1.Task
+	35, // 65: perceptor.v1.TaskService.ResumeTask:output_type -> perceptor.v1.Task
+	21, // 66: perceptor.v1.TaskService.PauseKind:output_type -> perceptor.v1.PauseKindResponse
+	23, // 67: perceptor.v1.TaskService.ResumeKind:output_type -> perceptor.v1.ResumeKindResponse
+	25, // 68: perceptor.v1.TaskService.PurgeTask:output_type -> perceptor.v1.PurgeTaskResponse
+	27, // 69: perceptor.v1.TaskService.CountTasks:output_type -> perceptor.v1.CountTasksResponse
+	3,  // 70: perceptor.v1.TaskService.PreviewSchedule:output_type -> perceptor.v1.PreviewScheduleResponse
+	31, // 71: perceptor.v1.TaskService.ListRunEvents:output_type -> perceptor.v1.ListRunEventsResponse
+	56, // [56:72] is the sub-list for method output_type
+	40, // [40:56] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_perceptor_v1_task_service_proto_init() }
@@ -2867,7 +2940,7 @@ func file_perceptor_v1_task_service_proto_init() {
 	}
 	file_perceptor_v1_run_service_proto_init()
 	file_perceptor_v1_task_proto_init()
-	file_perceptor_v1_task_service_proto_msgTypes[31].OneofWrappers = []any{
+	file_perceptor_v1_task_service_proto_msgTypes[32].OneofWrappers = []any{
 		(*AddTasksResponse_Result_Id)(nil),
 		(*AddTasksResponse_Result_Error)(nil),
 	}
@@ -2877,7 +2950,7 @@ func file_perceptor_v1_task_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perceptor_v1_task_service_proto_rawDesc), len(file_perceptor_v1_task_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
