@@ -141,7 +141,7 @@ func (s *Store) upserted(ctx context.Context, a *adding) (result task.AddResult,
 	defer leave()
 	var id int64
 	var hash []byte
-	err = sql.KeyRead.QueryRow(ctx, s.db.Pool(a.home.Database()), int16(a.home), a.req.Tenant, a.upsertKey()).Scan(&id, nil, nil, &hash)
+	err = sql.KeyRead.QueryRow(ctx, s.db.Pool(a.home.Database()), int16(a.home), a.req.Tenant, upsertKey(&a.req)).Scan(&id, nil, nil, &hash)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows), err == nil && !bytes.Equal(hash, a.req.Hash[:16]):
 		return task.AddResult{}, false, nil
@@ -151,8 +151,9 @@ func (s *Store) upserted(ctx context.Context, a *adding) (result task.AddResult,
 	return task.AddResult{Items: []task.AddItem{{ID: task.ID(id)}}, Replayed: true}, true, nil
 }
 
-func (a *adding) upsertKey() string {
-	return kernel.UpsertPrefix + a.req.RequestID + a.key
+// upsertKey returns the key row that tells that an upsert was done.
+func upsertKey(r *task.AddRequest) string {
+	return kernel.UpsertPrefix + r.RequestID + kernel.TaskKeyPrefix + r.Key
 }
 
 // queueUpsert records that the upsert has added or changed a task, if it can be recognised when it is repeated.
@@ -160,7 +161,7 @@ func (s *Store) queueUpsert(b *pgx.Batch, a *adding, id task.ID) {
 	if !a.req.Upsert || a.req.RequestID == "" {
 		return
 	}
-	sql.KeyInsert.Queue(b, []int16{int16(a.home)}, []int32{a.req.Tenant}, []string{a.upsertKey()}, []int64{int64(id)}, []int32{1},
+	sql.KeyInsert.Queue(b, []int16{int16(a.home)}, []int32{a.req.Tenant}, []string{upsertKey(&a.req)}, []int64{int64(id)}, []int32{1},
 		[][]byte{a.req.Hash[:16]}, s.cfg.KeyLifetime.Milliseconds())
 }
 

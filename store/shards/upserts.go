@@ -43,6 +43,7 @@ type replacedKey struct {
 	text     string
 	hash     []byte
 	lifetime int64
+	done     string // the key row that tells that the upsert was done
 }
 
 // UpsertMany does upserts of a tenant, whose tasks exist in database d, in one transaction. It
@@ -118,7 +119,8 @@ func (u *upserting) edit(m *task.Machine, x *imports.Upsert) (changed bool) {
 	if changed || !x.Same {
 		r := &x.Request
 		lifetime := max(u.s.cfg.KeyLifetime, r.Specs[0].Retention).Milliseconds()
-		u.keys = append(u.keys, replacedKey{x.ID, kernel.ShardOfKey(u.tenant, r.Key), kernel.TaskKeyPrefix + r.Key, r.Hash[:16], lifetime})
+		u.keys = append(u.keys, replacedKey{x.ID, kernel.ShardOfKey(u.tenant, r.Key), kernel.TaskKeyPrefix + r.Key, r.Hash[:16], lifetime,
+			upsertKey(r)})
 	}
 	return changed
 }
@@ -178,13 +180,15 @@ func (u *upserting) queueKeys(b *pgx.Batch) {
 		return cmp.Or(cmp.Compare(x.shard, y.shard), cmp.Compare(x.text, y.text))
 	})
 	var shards []int16
-	var texts []string
+	var texts, done []string
 	var ids, lifetimes []int64
 	var hashes [][]byte
 	for i := range u.keys {
 		k := &u.keys[i]
 		shards, texts, ids = append(shards, int16(k.shard)), append(texts, k.text), append(ids, int64(k.id))
-		hashes, lifetimes = append(hashes, k.hash), append(lifetimes, k.lifetime)
+		hashes, lifetimes, done = append(hashes, k.hash), append(lifetimes, k.lifetime), append(done, k.done)
 	}
 	sql.KeysReplace.Queue(b, shards, u.tenant, texts, ids, hashes, lifetimes)
+	n := len(done)
+	sql.KeyInsert.Queue(b, shards, slices.Repeat([]int32{u.tenant}, n), done, ids, slices.Repeat([]int32{1}, n), hashes, u.s.cfg.KeyLifetime.Milliseconds())
 }

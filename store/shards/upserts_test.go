@@ -1,11 +1,14 @@
 package shards
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/store/shards/kernel"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -63,7 +66,7 @@ func TestAnUpdateOfManyTasksMovesThoseThatChange(t *testing.T) {
 	again := later(b.withKeys(b.lines(b.numberHere(i, 2), 700), keys, 1))
 	again.Lines = slices.Clone(nightly.Lines)
 	b.sumOf("the next night", b.write(i, again).ImportSum, task.ImportSum{Lines: 700, Skipped: 700})
-	if n := b.count(`SELECT count(*) FROM task_key WHERE tenant_id = $1 AND get_byte(body_hash, 0) = 2`, b.tenant); n != len(changed) {
+	if n := b.count(`SELECT count(*) FROM task_key WHERE tenant_id = $1 AND starts_with(key, chr(1)) AND get_byte(body_hash, 0) = 2`, b.tenant); n != len(changed) {
 		t.Errorf("%d keys have the new hash, want %d", n, len(changed))
 	}
 }
@@ -129,6 +132,54 @@ func TestAnUpdateOfManyTasksEndsWhenItHasComputedForLong(t *testing.T) {
 	}
 	if n := b.count(`SELECT count(DISTINCT xmin::text) FROM task WHERE tenant_id = $1`, b.tenant); n < 15 {
 		t.Errorf("20 tasks were changed by %d transactions", n)
+	}
+	b.recounted()
+}
+
+// TestAnUpdateThatIsRepeatedAddsNoTaskAgain: its marker was lost, and tasks that it has added or changed have ended meanwhile.
+func TestAnUpdateThatIsRepeatedAddsNoTaskAgain(t *testing.T) {
+	var lose atomic.Bool
+	b := setup(t, func(c *Config) {
+		c.Failpoint = func(point string, _ int) error {
+			if point == "load:"+kernel.BeforeCommit && lose.Load() {
+				return errors.New("connection lost")
+			}
+			return nil
+		}
+	}).running()
+	i := b.imported(task.ImportTerms{OnConflict: task.UpdateExisting})
+	keys := b.keysHere(4)
+	end := func(keys ...string) (ids []task.ID) {
+		t.Helper()
+		for _, key := range keys {
+			id, err := b.TaskOfKey(t.Context(), b.tenant, key)
+			if err == nil {
+				_, err = b.Cancel(t.Context(), b.tenant, id)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, id)
+		}
+		return ids
+	}
+	b.write(i, b.withKeys(b.lines(b.numberHere(i, 0), 3), keys[:3], 1))
+	end(keys[0])                                                 // another one is added in its place; the others are changed
+	chunk := b.withKeys(b.lines(b.numberHere(i, 1), 4), keys, 2) // the last key is new
+	for n := range chunk.Lines {
+		chunk.Lines[n].Params = []byte("other")
+	}
+	lose.Store(true)
+	if _, err := b.WriteChunk(t.Context(), i, chunk); err == nil {
+		t.Fatal("the lost marker was answered")
+	}
+	lose.Store(false)
+	ended := end(keys[:3]...)
+	b.sumOf("again", b.write(i, chunk).ImportSum, task.ImportSum{Lines: 4, Added: 1, Skipped: 3})
+	for n, id := range ended {
+		if now, err := b.TaskOfKey(t.Context(), b.tenant, keys[n]); err != nil || now != id {
+			t.Errorf("key %d has task %s, %v, want %s: it was added again", n, now, err, id)
+		}
 	}
 	b.recounted()
 }

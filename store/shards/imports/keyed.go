@@ -253,7 +253,9 @@ func (p *part) request(line int32) task.AddRequest {
 	l := &p.w.chunk.Lines[line]
 	r := task.AddRequest{
 		Tenant: p.w.of.Tenant, Key: string(l.Key), Upsert: true, KeepBegin: l.Begin == task.Never,
-		Specs: []task.Spec{p.w.templates[l.Spec].specOf(l)},
+		// A chunk that is sent again adds nothing in the place of a task that has ended after this upsert. No caller's id begins so.
+		RequestID: fmt.Sprintf("\x01%d.%d", p.w.of.ID, p.w.chunk.Number),
+		Specs:     []task.Spec{p.w.templates[l.Spec].specOf(l)},
 	}
 	copy(r.Hash[:], l.KeyHash[:])
 	return r
