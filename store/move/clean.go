@@ -47,7 +47,7 @@ func (m *Mover) finish(ctx context.Context) (Result, error) {
 	}
 	m.result.Counted = m.counted
 	if told && ended {
-		m.cleanUp(ctx, "write down the end of the move", func() error { return m.new.exec(ctx, sql.Cleaned) })
+		m.cleanUp(ctx, "write down the end of the move", func() error { return m.new.exec(ctx, sql.Cleaned, m.number) })
 	}
 	return m.result, m.reached("cleaned")
 }

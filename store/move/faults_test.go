@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/perceptor/perceptor/store/move"
+	"github.com/perceptor/perceptor/store/move/sql"
 )
 
 // TestAServerThatIsKilledAtEveryPointStopsNoMove: the old one, and then, on the way back, what
@@ -253,6 +254,40 @@ func TestACommandThatContinuesAfterAnotherHasEndedTheMoveHarmsNothing(t *testing
 		t.Errorf("the suspended command: %v", err)
 	}
 	r.verify(1, "perceptor_03_moved_2")
+}
+
+// TestALateStatementOfAMoveDoesNothingAtAPlaceOfAnother: its command was suspended just before the statement.
+func TestALateStatementOfAMoveDoesNothingAtAPlaceOfAnother(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.run(1, nil)
+	conn := r.connect(1)
+	exec := func(text string, args ...any) int64 {
+		t.Helper()
+		tag, err := conn.Exec(t.Context(), text, append([]any{pgx.QueryExecModeExec}, args...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tag.RowsAffected()
+	}
+	exec("SET search_path = perceptor_03")
+	var name string
+	if err := conn.QueryRow(t.Context(), "SELECT sequencename FROM pg_sequences WHERE schemaname = 'perceptor_03' LIMIT 1").Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	for _, number := range []int64{1, 2, 3} { // 2 is in use
+		if n := exec(sql.SetSequence.Text(), name, int64(1), number); n != 0 {
+			t.Errorf("a sequence was set by move %d", number)
+		}
+	}
+	if n := exec(sql.Cleaned.Text(), int64(1)); n != 0 {
+		t.Error("move 1 has cleaned up the place of move 2")
+	}
+	exec("UPDATE database_place SET target = 'next', step = 'announced'")
+	if exec(sql.Cleaned.Text(), int64(2)); exec("SELECT FROM database_place WHERE step = 'announced'") != 1 {
+		t.Error("move 2 has removed the step of the next one")
+	}
+	exec("UPDATE database_place SET target = '', step = ''")
 }
 
 // abortAt interrupts a move at a point and aborts it. Nothing of it is left.

@@ -245,7 +245,8 @@ func (m *Mover) setSequences(ctx context.Context) error {
 		if value == 0 {
 			continue
 		}
-		if err := m.new.exec(ctx, sql.SetSequence, name, value); err != nil {
+		var set int64 // no row if the copy is not that of this move any more
+		if err := m.new.row(ctx, sql.SetSequence, []any{name, value, m.number}, &set); err != nil {
 			return fmt.Errorf("set sequence %s: %w", name, err)
 		}
 	}

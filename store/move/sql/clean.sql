@@ -25,8 +25,9 @@ SELECT count(CASE WHEN s.active_pid IS NULL THEN pg_drop_replication_slot(s.slot
        count(*) FILTER (WHERE s.active_pid IS NOT NULL)
   FROM pg_replication_slots s WHERE {{slots_of_move}};
 
--- name: Cleaned()
-UPDATE database_place SET address = '', step = '' WHERE state = 'open';
+-- name: Cleaned(number int8)
+-- The place may be the one that the next move leaves: the step is then of that one.
+UPDATE database_place SET address = '', step = CASE WHEN target = '' THEN '' ELSE step END WHERE state = 'open' AND number = @number;
 
 -- name: HasSchema(schema text)
 SELECT to_regnamespace(@schema) IS NOT NULL;

@@ -34,8 +34,10 @@ SELECT mark FROM move_mark;
 -- The sequences, and the last number of each: 0 if none was drawn.
 SELECT sequencename::text, coalesce(last_value, 0) FROM pg_sequences WHERE schemaname = current_schema() ORDER BY 1;
 
--- name: SetSequence(name text, value int8)
-SELECT setval(format('%I.%I', current_schema(), @name)::regclass, @value);
+-- name: SetSequence(name text, value int8, number int8)
+-- Sets a sequence of a copy, unless it was opened or is that of another move. Nobody can open it meanwhile.
+SELECT setval(format('%I.%I', current_schema(), @name)::regclass, @value)
+  FROM (SELECT FROM database_place WHERE state = 'incoming' AND number = @number FOR UPDATE) p;
 
 -- name: Ready(step text)
 -- A synchronous commit: with it all that was applied before is on the disk of the new server.
