@@ -47,6 +47,9 @@ func certificateLives(c *config.Config, api bool) func() map[string]float64 {
 // lateRenewal is the part of a certificate's life by whose begin it should have been renewed.
 const lateRenewal = 0.1
 
+// renewCure is what to do about a certificate that ends.
+const renewCure = "renew it; the programs read the file again when it changes"
+
 // certificates examines the certificates in the files of the configuration on this machine.
 func (e *examination) certificates() {
 	for _, one := range certificates(e.config, true) {
@@ -57,10 +60,10 @@ func (e *examination) certificates() {
 			e.add(Warning, "certificates", "%s: not checked: %s", one.key, oneLine(err))
 		case left == 0:
 			e.add(Failed, "certificates", "%s: %s has expired at %s", one.key, one.file, at)
-			e.cure("renew it; the programs read the file again when it changes")
+			e.cure(renewCure)
 		case left < lateRenewal:
 			e.add(Warning, "certificates", "%s: %s expires at %s", one.key, one.file, at)
-			e.cure("renew it; the programs read the file again when it changes")
+			e.cure(renewCure)
 		default:
 			e.add(OK, "certificates", "%s: %s is valid until %s", one.key, one.file, at)
 		}

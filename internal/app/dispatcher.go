@@ -383,7 +383,7 @@ func (d *Dispatcher) watchOutbox(ctx context.Context) error {
 				d.metrics.ForgetOutbox(db)
 				continue
 			}
-			if !d.states.outbox.rests(db, d.shards.Quiet(db), time.Now()) {
+			if !d.rests(&d.states.outbox, db) {
 				asking.Go(func() { d.measureOutbox(ctx, db) })
 			}
 		}

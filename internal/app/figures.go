@@ -95,7 +95,7 @@ func (d *Dispatcher) measureBacklog(ctx context.Context, owned []int, set func(t
 	sum := map[int32]*figures.Figures{}
 	var asking sync.WaitGroup
 	for _, db := range owned {
-		if d.states.backlog.rests(db, d.shards.Quiet(db), time.Now()) {
+		if d.rests(&d.states.backlog, db) {
 			continue
 		}
 		asking.Go(func() {

@@ -77,6 +77,9 @@ func (d *Dispatcher) listenerStates() (list []telemetry.Listeners) {
 	return list
 }
 
+// rests reports whether what r is about need not be read of a database now.
+func (d *Dispatcher) rests(r *rest, db int) bool { return r.rests(db, d.shards.Quiet(db), time.Now()) }
+
 // countStored counts the tasks of the databases whose chores this dispatcher owns, until ctx ends.
 func (d *Dispatcher) countStored(ctx context.Context) error {
 	var next time.Time
@@ -97,7 +100,7 @@ func (d *Dispatcher) count(ctx context.Context) {
 	named := d.names.numbers(d.metrics.Tenants().Names())
 	var list []telemetry.Stored
 	for _, db := range d.chores.Owned() {
-		if !d.states.counted.rests(db, d.shards.Quiet(db), time.Now()) {
+		if !d.rests(&d.states.counted, db) {
 			sums, err := d.shards.Sums(ctx, db, named)
 			if err != nil { // /readyz reports the database
 				d.states.counted[db] = time.Time{}
