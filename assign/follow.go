@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 // ErrMoved is the error of an Acquire for a place that is no longer in force.
@@ -156,7 +158,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		case err := <-f.active.ended:
 			f.active.ended <- err
 			return errors.Join(err, f.end())
-		case <-time.After(wait):
+		case <-time.After(ctxtime.Beat(time.Now(), wait)):
 		}
 	}
 }

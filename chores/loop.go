@@ -321,7 +321,7 @@ func (l *loop) do(ch *chore) (lost bool) {
 	case found == more:
 		ch.failures = 0 // at stays, so that its maxWait continues
 	default:
-		ch.failures, ch.at = 0, ch.last.Add(ctxtime.Whole(ch.last, ch.distance(found)))
+		ch.failures, ch.at = 0, ch.last.Add(ctxtime.Beat(ch.last, ch.distance(found)))
 	}
 	return false
 }

@@ -96,7 +96,7 @@ func (p *planner) isToldOf(now time.Time) bool { return p.isTold(now) && now.Sub
 // longestSleep returns how long the database may sleep between two peeks while it is idle.
 func (p *planner) longestSleep(now time.Time) time.Duration {
 	if p.isTold(now) && now.Sub(p.firedAt) >= asleep {
-		return ctxtime.Whole(now, max(longestSleep, p.cfg.MaxSleep))
+		return ctxtime.Beat(now, max(longestSleep, p.cfg.MaxSleep))
 	}
 	return p.cfg.MaxSleep
 }

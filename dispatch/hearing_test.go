@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -24,7 +25,7 @@ func TestDatabasesSleepLongerWhileHintsArrive(t *testing.T) {
 		prepare func(*planner)
 		want    time.Duration
 	}{
-		{"hints arrive", func(*planner) {}, 5 * time.Second},
+		{"hints arrive", func(*planner) {}, ctxtime.Beat(at(long), 5*time.Second)},
 		{"no hints arrive", func(p *planner) { p.hears = false }, time.Second},
 		{"fired lately", func(p *planner) { p.firedAt = at(long - 30_000) }, time.Second},
 		{"fired just now", func(p *planner) { p.firedAt = at(long) }, 250 * time.Millisecond},
@@ -32,7 +33,7 @@ func TestDatabasesSleepLongerWhileHintsArrive(t *testing.T) {
 		{"fired just now, and no hints arrive", func(p *planner) { p.firedAt, p.toldAt, p.hears = at(long), at(long), false }, 250 * time.Millisecond},
 		{"fired just now, and senders may not know this owner", func(p *planner) { p.firedAt, p.toldAt, p.acquiredAt = at(long), at(long), at(long-30_000) }, 250 * time.Millisecond},
 		{"senders may not know this owner", func(p *planner) { p.acquiredAt = at(long - 30_000) }, time.Second},
-		{"configured to sleep longer", func(p *planner) { p.cfg.MaxSleep = 8 * time.Second }, 8 * time.Second},
+		{"configured to sleep longer", func(p *planner) { p.cfg.MaxSleep = 8 * time.Second }, ctxtime.Beat(at(long), 8*time.Second)},
 	} {
 		p := listening(long)
 		tt.prepare(p)

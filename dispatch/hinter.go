@@ -264,7 +264,7 @@ func (h *Hinter) greet(ctx context.Context) (again time.Duration) {
 	if h.sendAll(hint{kind: hintGreeting}) == 0 {
 		return ownersEvery
 	}
-	return greetEvery
+	return ctxtime.Beat(time.Now(), greetEvery)
 }
 
 // sendSoon sets the deadline of what is sent next. A send to a local network does not block;

@@ -149,7 +149,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 func (r *Recorder) await(ctx context.Context, at time.Time) (ended bool) {
 	for {
 		left := time.Until(at.Add(Every))
-		if !ctxtime.Sleep(ctx, min(left, newsEvery)) {
+		if !ctxtime.Sleep(ctx, min(left, ctxtime.Beat(time.Now(), newsEvery))) {
 			return true
 		}
 		if left <= newsEvery {

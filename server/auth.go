@@ -91,7 +91,7 @@ func refusalOf(err error) string {
 type bearers struct {
 	source  Authenticator
 	events  *Events
-	revoked revoked
+	revoked *revoked
 	flights singleflight.Group
 	lookUps *lookUps
 	known   remembered[*Identity]
@@ -99,7 +99,7 @@ type bearers struct {
 }
 
 func newBearers(source Authenticator) *bearers {
-	return &bearers{source: source, lookUps: newLookUps(source), events: &Events{}}
+	return &bearers{source: source, lookUps: newLookUps(source), events: &Events{}, revoked: newRevoked()}
 }
 
 // identify returns the identity for the authorization headers of a call, or the

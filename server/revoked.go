@@ -24,15 +24,20 @@ const (
 	revokedTimeout = 3 * time.Second
 )
 
-// revoked is the last answer of the Revocations. The zero value is empty. While none can be
-// had, tokens are refused when the cached answers about them expire.
+// revoked is the last answer of the Revocations. While none can be had, tokens are refused when
+// the cached answers about them expire.
 type revoked struct {
 	last atomic.Pointer[revocations]
 	used atomic.Int64 // when credentials were last looked up, in Unix nanoseconds
+	// resting says that revocations are not asked for until wake holds a value.
+	resting atomic.Bool
+	wake    chan struct{}
 	// asking counts the questions to the Authenticator. An answer may be older than pauseAfter when it
 	// is cached, so revocations are asked for meanwhile.
 	asking atomic.Int64
 }
+
+func newRevoked() *revoked { return &revoked{wake: make(chan struct{}, 1)} }
 
 type revocations struct {
 	ids map[string]bool
@@ -52,17 +57,23 @@ func (r *revoked) lists(id string) bool {
 }
 
 // use records that credentials are looked up, or that the question about them has ended.
-func (r *revoked) use(now time.Time) { r.used.Store(now.UnixNano()) }
+func (r *revoked) use(now time.Time) {
+	r.used.Store(now.UnixNano())
+	if r.resting.Swap(false) {
+		r.wake <- struct{}{} // it is empty: rest takes the value before it rests again
+	}
+}
 
-// poll asks until ctx ends. While no call comes it does not ask, but calls forget first, which must
-// empty the cache. It logs the first failure and the recovery.
+// poll asks until ctx ends, but not while no call comes. forget must empty the cache. It logs the first failure and the recovery.
 func (r *revoked) poll(ctx context.Context, ask Revocations, forget func(), log *slog.Logger) {
 	tick := time.NewTicker(pollRevoked)
 	defer tick.Stop()
 	failing := false
 	for ctx.Err() == nil {
 		if r.asking.Load() == 0 && time.Now().UnixNano()-r.used.Load() > pauseAfter.Nanoseconds() {
-			forget()
+			tick.Stop()
+			r.rest(ctx, forget)
+			tick.Reset(pollRevoked)
 		} else {
 			err := r.update(ctx, ask)
 			switch {
@@ -79,6 +90,17 @@ func (r *revoked) poll(ctx context.Context, ask Revocations, forget func(), log 
 		case <-ctx.Done():
 		case <-tick.C:
 		}
+	}
+}
+
+// rest empties the cache and waits for the next call. A call that comes before the cache is emptied wakes it, too: what that call is
+// told, and caches afterwards, is compared with the revocations from then on.
+func (r *revoked) rest(ctx context.Context, forget func()) {
+	r.resting.Store(true)
+	forget()
+	select {
+	case <-ctx.Done():
+	case <-r.wake:
 	}
 }
 

@@ -66,7 +66,7 @@ func (f *follower) stop() {
 func (f *follower) run() {
 	for f.over.Err() == nil {
 		f.readPlaces()
-		ctxtime.Sleep(f.over, placesEvery)
+		ctxtime.Sleep(f.over, ctxtime.Beat(time.Now(), placesEvery))
 	}
 }
 

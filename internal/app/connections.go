@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/task"
 )
@@ -27,7 +28,7 @@ func fitConnections(ctx context.Context, cluster *store.Cluster, log *slog.Logge
 // keepFit does so as long as the process runs.
 func keepFit(cluster *store.Cluster, log *slog.Logger) Part {
 	return func(ctx context.Context) error {
-		return every(ctx, fitEvery, func(ctx context.Context) { fitConnections(ctx, cluster, log) })
+		return ctxtime.Every(ctx, fitEvery, func(ctx context.Context) { fitConnections(ctx, cluster, log) })
 	}
 }
 

@@ -372,7 +372,7 @@ const (
 
 // watchOutbox measures the outbox of each database with owned shards.
 func (d *Dispatcher) watchOutbox(ctx context.Context) error {
-	return every(ctx, outboxEvery, func(ctx context.Context) {
+	return ctxtime.Every(ctx, outboxEvery, func(ctx context.Context) {
 		mine := map[int]bool{}
 		for _, s := range d.dispatch.Owned() {
 			mine[s.Database()] = true

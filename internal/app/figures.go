@@ -13,6 +13,7 @@ import (
 
 	"github.com/perceptor/perceptor/delivery"
 	"github.com/perceptor/perceptor/figures"
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store"
 	figurestore "github.com/perceptor/perceptor/store/figures"
 	"github.com/perceptor/perceptor/store/shards"
@@ -175,7 +176,7 @@ type groupState struct {
 }
 
 // run asks until ctx ends.
-func (g *groups) run(ctx context.Context) error { return every(ctx, groupsEvery, g.round) }
+func (g *groups) run(ctx context.Context) error { return ctxtime.Every(ctx, groupsEvery, g.round) }
 
 // round asks for those tenants that were asked longest ago.
 func (g *groups) round(ctx context.Context) {

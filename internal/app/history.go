@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/task"
 )
@@ -39,8 +40,6 @@ func (l *policies) of(tenant int32) task.HistoryPolicy {
 // run reads the policies until ctx ends. While no database answers, the last known
 // policies apply.
 func (l *policies) run(ctx context.Context) error {
-	tick := time.NewTicker(policiesEvery)
-	defer tick.Stop()
 	failing := false
 	for {
 		err := l.refresh(ctx)
@@ -48,10 +47,8 @@ func (l *policies) run(ctx context.Context) error {
 			l.log.Warn("history policies of tenants cannot be read; the last known ones apply", "err", err)
 		}
 		failing = err != nil
-		select {
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, ctxtime.Beat(time.Now(), policiesEvery)) {
 			return nil
-		case <-tick.C:
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/delivery"
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/record"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/task"
@@ -107,7 +108,7 @@ func (n *names) read(ctx context.Context, id int32) (*knownTenant, error) {
 // run reads the tenants that have changed, until ctx ends. While no database answers, the last
 // known keys are used.
 func (n *names) run(ctx context.Context) error {
-	return every(ctx, namesEvery, func(ctx context.Context) {
+	return ctxtime.Every(ctx, namesEvery, func(ctx context.Context) {
 		began, all := time.Now(), true
 		for ids := range slices.Chunk(n.ids(), namesPage) {
 			all = n.refresh(ctx, ids) && all

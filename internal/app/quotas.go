@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/task"
 )
@@ -59,8 +60,6 @@ func (p *presence) processes() int { return int(p.live.Load()) }
 
 // run counts until ctx ends.
 func (p *presence) run(ctx context.Context) error {
-	tick := time.NewTicker(presentEvery)
-	defer tick.Stop()
 	defer p.leave(ctx)
 	failing := false
 	for {
@@ -73,10 +72,8 @@ func (p *presence) run(ctx context.Context) error {
 				p.log.Warn("cannot count the processes of the API; the last known number applies", "err", err)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, ctxtime.Beat(time.Now(), presentEvery)) {
 			return nil
-		case <-tick.C:
 		}
 	}
 }

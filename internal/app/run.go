@@ -16,20 +16,6 @@ import (
 // Part runs until its context ends.
 type Part func(ctx context.Context) error
 
-// every calls f after each interval until ctx ends.
-func every(ctx context.Context, interval time.Duration, f func(context.Context)) error {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			f(ctx)
-		}
-	}
-}
-
 // RunBefore runs first until ctx ends or first returns, and stops the others after
 // that. If one of the others ends early, first is stopped as well.
 func RunBefore(ctx context.Context, first Part, others ...Part) error {

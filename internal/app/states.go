@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/internal/telemetry"
 	"github.com/perceptor/perceptor/store/shards"
 	"github.com/perceptor/perceptor/task"
@@ -83,7 +84,7 @@ func (d *Dispatcher) rests(r *rest, db int) bool { return r.rests(db, d.shards.Q
 // countStored counts the tasks of the databases whose chores this dispatcher owns, until ctx ends.
 func (d *Dispatcher) countStored(ctx context.Context) error {
 	var next time.Time
-	return every(ctx, countEvery, func(ctx context.Context) {
+	return ctxtime.Every(ctx, countEvery, func(ctx context.Context) {
 		begun := time.Now()
 		if begun.Before(next) {
 			return

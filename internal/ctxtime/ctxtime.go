@@ -3,6 +3,7 @@ package ctxtime
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -19,14 +20,41 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Whole shortens the wait d, which begins at now, by less than a second, so that it ends with a second of the clock. A process that is idle
-// but for many things that it looks at from time to time then wakes up once a second, which costs far less than to do so for each of them. Waits
-// of up to a second stay as they are.
-func Whole(now time.Time, d time.Duration) time.Duration {
-	if d <= time.Second {
+// A process that is idle but for many things that it looks at from time to time wakes up for each of them, and a wake costs more than most
+// looks. So such waits end together, at the beats of the process: waits of at least longBeat at the long beats, and those of at least beat at
+// each. Processes have phases of their own, so that not all of them ask a server at one instant.
+const (
+	beat     = time.Second
+	longBeat = 5 * beat
+	// early is how long before a beat a wait may begin as if at the beat. Otherwise a timer that is early
+	// by the clock would be followed by a wait of nothing.
+	early = 50 * time.Millisecond
+)
+
+var phase = rand.N(longBeat)
+
+// Beat shortens the wait d, which begins at now, so that it ends at a beat of the process: by less than a second, and waits of at
+// least five seconds by less than five. Waits of less than a second stay as they are. The result may be up to 50 ms longer than d.
+func Beat(now time.Time, d time.Duration) time.Duration {
+	every := beat
+	switch {
+	case d < beat:
 		return d
+	case d >= longBeat:
+		every = longBeat
 	}
-	return d - time.Duration(now.Add(d).Nanosecond())
+	now = now.Add(-phase)
+	return now.Add(d + early).Truncate(every).Sub(now)
+}
+
+// Every calls f after each interval until ctx ends: at beats of the process, if the interval has at least a second. It returns nil.
+func Every(ctx context.Context, interval time.Duration, f func(context.Context)) error {
+	began := time.Now()
+	for Sleep(ctx, Beat(began, interval)-time.Since(began)) {
+		began = time.Now()
+		f(ctx)
+	}
+	return nil
 }
 
 type callerKey struct{}

@@ -34,15 +34,48 @@ func TestSleepEndsWithTheDurationOrTheContext(t *testing.T) {
 	}
 }
 
-func TestWholeEndsWithASecond(t *testing.T) {
-	now := time.Unix(1_000_000, 0).Add(400 * time.Millisecond)
-	for d, want := range map[time.Duration]time.Duration{
-		0: 0, 200 * time.Millisecond: 200 * time.Millisecond, time.Second: time.Second,
-		1700 * time.Millisecond: 1600 * time.Millisecond, 5 * time.Second: 4600 * time.Millisecond, 1600 * time.Millisecond: 1600 * time.Millisecond,
+func TestWaitsEndAtBeats(t *testing.T) {
+	at := time.Unix(1_000_000, 0).Truncate(longBeat).Add(phase)
+	for _, c := range []struct{ after, d, want time.Duration }{
+		{400 * time.Millisecond, 0, 0},
+		{400 * time.Millisecond, 200 * time.Millisecond, 200 * time.Millisecond},
+		{400 * time.Millisecond, time.Second, 600 * time.Millisecond},
+		{400 * time.Millisecond, 1700 * time.Millisecond, 1600 * time.Millisecond},
+		{2400 * time.Millisecond, 4 * time.Second, 3600 * time.Millisecond},
+		{2400 * time.Millisecond, 5 * time.Second, 2600 * time.Millisecond},
+		{2400 * time.Millisecond, time.Minute, 57600 * time.Millisecond},
+		{0, 5 * time.Second, 5 * time.Second},
+		{5 * time.Millisecond, 5 * time.Second, 4995 * time.Millisecond},
+		{4999 * time.Millisecond, 5 * time.Second, 5001 * time.Millisecond},
+		{999 * time.Millisecond, time.Second, 1001 * time.Millisecond},
 	} {
-		if got := Whole(now, d); got != want {
-			t.Errorf("Whole(%v) = %v, want %v", d, got, want)
+		if got := Beat(at.Add(c.after), c.d); got != c.want {
+			t.Errorf("%v after a long beat, Beat(%v) = %v, want %v", c.after, c.d, got, c.want)
 		}
+	}
+}
+
+func TestEveryKeepsToItsBeatsAndIntervals(t *testing.T) {
+	for interval, want := range map[time.Duration]time.Duration{
+		300 * time.Millisecond: 300 * time.Millisecond, 2 * time.Second: 2 * time.Second, 10 * time.Second: 10 * time.Second,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*interval)
+			defer cancel()
+			var calls []time.Time
+			err := Every(ctx, interval, func(context.Context) {
+				calls = append(calls, time.Now())
+				time.Sleep(interval / 3)
+			})
+			if err != nil || len(calls) < 9 || len(calls) > 11 {
+				t.Fatalf("every %v: %d calls, error %v, want some 10", interval, len(calls), err)
+			}
+			for i := 1; i < len(calls); i++ {
+				if got := calls[i].Sub(calls[i-1]); got != want {
+					t.Errorf("every %v: %v after call %d comes the next", interval, got, i)
+				}
+			}
+		})
 	}
 }
 

@@ -103,7 +103,7 @@ func (f *Follower[C]) Run(ctx context.Context) error {
 		if f.try(ctx) {
 			wait = tryEvery
 		}
-		timer := time.NewTimer(wait)
+		timer := time.NewTimer(ctxtime.Beat(time.Now(), wait))
 		select {
 		case <-ctx.Done():
 			timer.Stop()

@@ -27,7 +27,9 @@ type Options struct {
 
 // DefaultOptions returns the defaults of the flags.
 func DefaultOptions() Options {
-	return Options{For: time.Minute, Settle: 20 * time.Second, Listen: true, Setup: harness.Setup{Real: harness.DefaultStack()}}
+	real := harness.DefaultStack()
+	real.Session = 10 * time.Second // as it is installed: how often dispatchers show that they are alive is what some of the idle time is for
+	return Options{For: time.Minute, Settle: 20 * time.Second, Listen: true, Setup: harness.Setup{Real: real}}
 }
 
 // About implements [harness.Experiment].

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store/calendars/sql"
 	"github.com/perceptor/perceptor/task"
 )
@@ -160,7 +161,7 @@ func (s *Store) forget(k key) {
 // Run reads the calendars that Windows lacks, and reads changed ones again. It returns
 // when ctx ends.
 func (s *Store) Run(ctx context.Context) error {
-	tick := time.NewTicker(refreshEvery)
+	tick := time.NewTimer(ctxtime.Beat(time.Now(), refreshEvery))
 	defer tick.Stop()
 	for {
 		select {
@@ -170,6 +171,7 @@ func (s *Store) Run(ctx context.Context) error {
 			s.readAll(ctx, s.unread())
 		case <-tick.C:
 			s.Refresh(ctx)
+			tick.Reset(ctxtime.Beat(time.Now(), refreshEvery))
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/perceptor/perceptor/internal/ctxtime"
 	"github.com/perceptor/perceptor/store/control/sql"
 	"github.com/perceptor/perceptor/task"
 )
@@ -17,8 +18,6 @@ import (
 // returns nil. It logs the first failure and the recovery. It also goes on with deletions of tenants, removes keys
 // that have ended, stores the uses of tokens, and purges tokens that expired long ago.
 func (s *Store) Run(ctx context.Context) error {
-	tick := time.NewTicker(syncEvery)
-	defer tick.Stop()
 	failing := false
 	for round := 0; ; round++ {
 		err := s.Sync(ctx)
@@ -38,10 +37,8 @@ func (s *Store) Run(ctx context.Context) error {
 			s.log.WarnContext(ctx, "keys of tenants that have ended cannot be removed; trying again", "err", err)
 		}
 		failing = err != nil
-		select {
-		case <-ctx.Done():
+		if !ctxtime.Sleep(ctx, ctxtime.Beat(time.Now(), syncEvery)) {
 			return nil
-		case <-tick.C:
 		}
 	}
 }

@@ -94,7 +94,7 @@ func OpenCopy(ctx context.Context, q Querier, number int64) error {
 
 // All returns what a database knows of the places of all.
 func All(ctx context.Context, q Querier) (all []Place, err error) {
-	rows, err := q.Query(ctx, sql.All.Text(), pgx.QueryExecModeExec)
+	rows, err := q.Query(ctx, sql.All.Text())
 	if err != nil {
 		return nil, unlessMissing(err)
 	}
