@@ -157,7 +157,7 @@ var imports = []rule{
 	{"monitoring", nil},
 	{"loadtest/check", []string{"task"}},
 	{"loadtest/...", []string{
-		"assign", "assign/postgres", "client", "client/outbox", "dispatch", "loadtest/...", "migrations", "proto/perceptor/v1", "record", "store/...", "task",
+		"assign", "assign/postgres", "client", "client/outbox", "dispatch", "loadtest/...", "migrations", "proto/perceptor/v1", "record/...", "store/...", "task",
 		"internal/subprocess", "internal/tempdir", "internal/testenv",
 		"internal/chart",
 	}},
@@ -172,7 +172,7 @@ var modules = []struct {
 	{"github.com/jackc/pgx/", []string{"assign/postgres", "client/outbox", "cmd/perceptorctl", "examples/orders", "migrations", "store/...", "transfer/...", "internal/testenv", "loadtest/..."}},
 	{"github.com/pressly/goose/", []string{"migrations"}},
 	{"github.com/go-zookeeper/zk", []string{"assign", "cmd/perceptorctl", "loadtest/assign"}},
-	{"github.com/segmentio/kafka-go", []string{"client", "delivery", "internal/app", "internal/kafkalogin", "internal/testenv", "record/recordset"}},
+	{"github.com/segmentio/kafka-go", []string{"client", "delivery", "internal/app", "internal/kafkalogin", "internal/testenv", "loadtest/floor", "record/recordset"}},
 	{"github.com/twmb/franz-go/", []string{"internal/dev", "internal/virtualtest"}},
 	{"github.com/prometheus/", []string{"internal/app", "internal/dev", "internal/telemetry", "internal/virtualtest"}},
 	{"github.com/spf13/cobra", []string{"cmd/...", "internal/cli", "loadtest/..."}},

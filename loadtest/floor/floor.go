@@ -39,13 +39,16 @@ type Options struct {
 	Paced bool
 	// Calls adds the cost of a bare call at the rate.
 	Calls bool
+	// Whole adds what the links of a cycle cost, and all of a cycle at once, after Warmup.
+	Whole  bool
+	Warmup time.Duration
 }
 
 // DefaultOptions returns the defaults of the flags.
 func DefaultOptions() Options {
 	return Options{
 		Rate: 20_000, Tick: 250 * time.Millisecond, For: 10 * time.Second, Delay: workload.Delay{Min: 2 * time.Second, Max: 4 * time.Second},
-		ParamsBytes: 100, Paced: true, Setup: harness.Setup{Real: harness.DefaultStack()},
+		ParamsBytes: 100, Paced: true, Warmup: 30 * time.Second, Setup: harness.Setup{Real: harness.DefaultStack()},
 	}
 }
 
@@ -63,6 +66,8 @@ func (o *Options) Declare(f *harness.Flags) {
 	f.Require(o.Interval == 0 || o.Interval >= o.Tick, "--interval %v is below --tick %v", o.Interval, o.Tick)
 	f.Switch(&o.Paced, "paced", "add a run that keeps to the rate")
 	f.Switch(&o.Calls, "calls", "add what a gRPC call with one task costs that does nothing, at the rate")
+	f.Switch(&o.Whole, "whole", "add the other parts of a cycle, bare, at the rate: tasks and results by gRPC, records through Kafka; and all of it at once")
+	harness.Num(f, &o.Warmup, "warmup", harness.Between(0, time.Hour), "time for which the links of --whole are used before they are measured")
 	harness.Num(f, &o.Connections, "connections", harness.Between(0, 64), "concurrent connections (default: two for each core)")
 	f.ParamsBytes(&o.ParamsBytes)
 	f.Seed()
@@ -71,7 +76,11 @@ func (o *Options) Declare(f *harness.Flags) {
 
 // Measure implements [harness.Experiment].
 func (o *Options) Measure(ctx context.Context) (*Report, error) {
-	return harness.WithPostgres(ctx, &o.Setup, func(ctx context.Context, s *stack.Stack) (*Report, error) { return Measure(ctx, s, *o) })
+	start := stack.PostgresOnly
+	if o.Whole {
+		start = stack.ServersOnly
+	}
+	return harness.With(ctx, &o.Setup, start, func(ctx context.Context, s *stack.Stack) (*Report, error) { return Measure(ctx, s, *o) })
 }
 
 // rowsPerTick returns the average number of rows that one statement adds to one database.
@@ -88,6 +97,9 @@ func Measure(ctx context.Context, s *stack.Stack, o Options) (*Report, error) {
 	}
 	if s.Postgres() == "" {
 		return nil, errors.New("the floor needs a stack whose PostgreSQL can be queried")
+	}
+	if o.Whole && s.Kafka() == "" {
+		return nil, errors.New("the whole floor needs a stack whose Kafka can be reached")
 	}
 	if o.Connections == 0 {
 		o.Connections = 2 * runtime.NumCPU()
@@ -122,6 +134,11 @@ func measure(ctx context.Context, s *stack.Stack, dsn string, o Options) (*Repor
 		}
 		rep.add(form, run)
 	}
+	if o.Whole {
+		if err := m.measureWhole(ctx, s.Kafka(), rep); err != nil {
+			return nil, fmt.Errorf("floor, %w", err)
+		}
+	}
 	if o.Calls {
 		o.Say("floor: bare calls")
 		if rep.UsPerCall, err = measureCalls(ctx, &o); err != nil {
@@ -132,7 +149,7 @@ func measure(ctx context.Context, s *stack.Stack, dsn string, o Options) (*Repor
 }
 
 // form is a variant of the measurement.
-type form struct{ short, recurring, paced bool }
+type form struct{ short, recurring, paced, whole bool }
 
 func (o *Options) forms() []form {
 	forms := []form{{}, {short: true}}
@@ -153,6 +170,9 @@ func (f form) String() string {
 		s = "add, claim, report that deletes"
 	case f.recurring:
 		s = "claim and report of recurring tasks"
+	}
+	if f.whole {
+		return "all of a cycle at once: " + s + ", and the links"
 	}
 	if f.paced {
 		return s + ", paced"
@@ -180,6 +200,9 @@ type Report struct {
 	// Paced is nil unless requested. Held says that the paced run kept to its rate.
 	Paced *Run `json:"paced,omitempty"`
 	Held  bool `json:"held"`
+	// Links are the other parts of a cycle, one by one, and Whole is all of it at once; nil unless requested.
+	Links []*Run `json:"links,omitempty"`
+	Whole *Run   `json:"whole,omitempty"`
 	// UsPerCall is the processor time of a bare call of caller and server together; 0 unless requested.
 	UsPerCall float64 `json:"us_per_call,omitempty"`
 }
@@ -199,6 +222,8 @@ type Run struct {
 
 func (rep *Report) add(f form, run *Run) {
 	switch {
+	case f.whole:
+		rep.Whole = run
 	case f.paced:
 		rep.Paced, rep.Held = run, run.CyclesPerS >= 0.98*rep.Rate
 	case f.short:
@@ -214,6 +239,9 @@ func (rep *Report) Summary() string {
 	if rep.Short != nil {
 		s += fmt.Sprintf("; with reports that delete %.0f cycles/s, %.1f µs", rep.Short.CyclesPerS, rep.Short.UsPerCycle["total"])
 	}
+	if rep.Whole != nil {
+		s += fmt.Sprintf("; all of a cycle %.1f µs", rep.Whole.UsPerCycle["total"])
+	}
 	if rep.UsPerCall > 0 {
 		s += fmt.Sprintf("; a bare gRPC call %.1f µs", rep.UsPerCall)
 	}
@@ -224,11 +252,16 @@ func (rep *Report) Summary() string {
 func (rep *Report) Table(t *harness.Table) {
 	t.Line("\nfloor: plain SQL, %.0f rows per statement, as in ticks of %.0f ms at %.0f cycles/s (seed %d)",
 		rep.RowsPerStatement, rep.TickMs, rep.Rate, rep.Seed)
-	for _, run := range []*Run{rep.Max, rep.Short, rep.Paced} {
+	for _, run := range append([]*Run{rep.Max, rep.Short, rep.Paced}, append(rep.Links, rep.Whole)...) {
 		if run == nil {
 			continue
 		}
 		t.Line("\n  %s", run.Form)
+		if run.WorkMs == 0 { // a link
+			t.Row("rate", "%.0f/s", run.CyclesPerS)
+			t.WriteString(run.CPU.Table("one", time.Duration(run.Seconds*float64(time.Second))))
+			continue
+		}
 		t.Row("cycles/s", "%.0f   (all %d rows moved)", run.CyclesPerS, run.Moved.Added)
 		t.Row("work per tick", "%.1f ms", run.WorkMs)
 		t.Row("WAL", "%.0f bytes per cycle", run.WALBytesPerCycle)
@@ -237,6 +270,10 @@ func (rep *Report) Table(t *harness.Table) {
 	if rep.UsPerCall > 0 {
 		t.Line("\n  a gRPC call with one task that does nothing")
 		t.Row("processor time", "%.1f µs per call, of caller and server together", rep.UsPerCall)
+	}
+	if whole := rep.Whole; whole != nil {
+		t.Line("\n  A cycle that nobody decides, checks, signs, groups or counts costs %.1f µs at %.0f/s: %.1f times the floor of SQL at full speed.",
+			whole.UsPerCycle["total"], whole.CyclesPerS, whole.UsPerCycle["total"]/rep.Max.UsPerCycle["total"])
 	}
 	if rep.Paced != nil && !rep.Held {
 		t.Line("\n  The paced run fell behind its rate.")

@@ -146,3 +146,60 @@ func TestABareCallIsMeasured(t *testing.T) {
 		t.Errorf("after its context has ended: %v", err)
 	}
 }
+
+func TestTheWholeFloorSendsEverythingOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes all tables; make test runs it")
+	}
+	s, err := stack.External(stack.ExternalOptions{Address: "nowhere", Token: "none", Postgres: testenv.Postgres(t).DSN()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options()
+	o.Whole, o.Paced, o.Warmup = true, false, 0
+	if _, err := Measure(t.Context(), s, o); err == nil || !strings.Contains(err.Error(), "Kafka") {
+		t.Errorf("without a broker: %v, want an error that names Kafka", err)
+	}
+	dsn, drop, err := makeDatabase(t.Context(), s.Postgres())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, err := store.Open(t.Context(), store.Config{Servers: []store.Server{{DSN: dsn}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		cluster.Close()
+		if err := drop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := cluster.Migrate(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	rep, m := &Report{}, &mover{Options: o, cluster: cluster, meter: harness.NewMeter(s, nil), dsn: dsn}
+	if err := m.measureWhole(t.Context(), testenv.Kafka(t).Addr(), rep); err != nil {
+		t.Fatal(err)
+	}
+	if len(rep.Links) != 3 || rep.Whole == nil || rep.Whole.Moved.Added == 0 {
+		t.Fatalf("links %d, whole %+v; want three links and a whole", len(rep.Links), rep.Whole)
+	}
+	for _, run := range append(rep.Links, rep.Whole) {
+		if run.CyclesPerS < o.Rate/4 || run.CyclesPerS > 1.2*o.Rate {
+			t.Errorf("%s: %.0f/s, want some %.0f", run.Form, run.CyclesPerS, o.Rate)
+		}
+	}
+}
+
+func TestALinkThatFailsIsAnError(t *testing.T) {
+	broken := errors.New("broken")
+	l := link{"nowhere", time.Millisecond, func(context.Context, int) error { return broken }}
+	if n, err := l.pace(t.Context(), 1000, time.Minute); n != 0 || !errors.Is(err, broken) {
+		t.Errorf("pace = %d, %v; want nothing, and the error of the request", n, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.pace(ended, 1000, time.Minute); !errors.Is(err, context.Canceled) {
+		t.Errorf("after its context has ended: %v", err)
+	}
+}

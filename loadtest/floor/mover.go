@@ -23,6 +23,7 @@ type mover struct {
 	cluster *store.Cluster
 	meter   *harness.Meter
 	dsn     string
+	links   *links // used beside the statements of the whole form
 }
 
 // Moved counts rows.
@@ -100,14 +101,25 @@ func (m *mover) measure(ctx context.Context, workers []*worker, each func(func(c
 		return cycles
 	}
 	before := count()
+	var linked int64
 	used, err := harness.MeasureStretch(ctx, m.meter, m.dsn, func() error {
+		var both errgroup.Group
+		if workers[0].form.whole {
+			both.Go(func() (err error) { linked, err = m.links.paceAll(ctx, m.Rate, m.For); return err })
+		}
 		from := time.Now()
-		return each(func(ctx context.Context, w *worker) error { return w.until(ctx, from, from.Add(m.For)) })
+		both.Go(func() error {
+			return each(func(ctx context.Context, w *worker) error { return w.until(ctx, from, from.Add(m.For)) })
+		})
+		return both.Wait()
 	})
 	if err != nil {
 		return nil, err
 	}
 	cycles := count() - before
+	if workers[0].form.whole {
+		cycles = min(cycles, linked)
+	}
 	if cycles == 0 {
 		return nil, fmt.Errorf("no cycle was completed in %v", used.Took)
 	}

@@ -105,6 +105,28 @@ func PostgresOnly(ctx context.Context, o RealOptions) (*Stack, error) {
 	})
 }
 
+// ServersOnly starts a stack of a PostgreSQL server without Perceptor's tables and a Kafka broker. It uses only
+// the options Postgres, Kafka, Keep and Progress.
+func ServersOnly(ctx context.Context, o RealOptions) (*Stack, error) {
+	return launch(ctx, o, func(s *Stack, dir string) error {
+		o.Progress("starting PostgreSQL and Kafka")
+		server, err := startPostgres(ctx, dir, o)
+		if err != nil {
+			return err
+		}
+		s.add("postgres", server)
+		s.postgresDSN = server.DSN()
+		kafka, err := testenv.StartKafkaWith(ctx, filepath.Join(dir, "kafka"), o.Kafka)
+		if err != nil {
+			return err
+		}
+		s.add("kafka", kafka)
+		s.kafkaAddr, s.Versions["kafka"] = kafka.Addr(), kafkaVersion
+		s.Versions["postgres"], err = postgresVersion(ctx, s.postgresDSN)
+		return err
+	})
+}
+
 // launch starts a stack in a directory that holds all its data. If start fails, launch
 // stops the parts that it has started.
 func launch(ctx context.Context, o RealOptions, start func(s *Stack, dir string) error) (*Stack, error) {
