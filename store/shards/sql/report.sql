@@ -39,19 +39,19 @@ CASE t.type
 --   shards int2[], tenants int4[], ids int8[], seqs int8[], attempts int4[], holders int8[], next_instants int8[],
 --   stops bool[])
 -- Results that end their task, with the instant of the result. The row of the task is deleted, and inserted into task_done
--- if the task has a retention.
+-- if the task has a retention: only then is the whole row returned, because copying it is a tenth of the work.
 WITH gone AS (
   DELETE FROM task t
    USING {{results}}, (SELECT now_ms() AS now OFFSET 0) c
    WHERE {{row_of_result}} AND {{ends}}
-  RETURNING t.*, u.n, c.now),
+  RETURNING t.tenant_id, t.type, t.state, t.retention_ms > 0 AS keeps, CASE WHEN t.retention_ms > 0 THEN t END AS whole, u.n, c.now),
 kept AS (
   INSERT INTO task_done {{done_row}}
   SELECT g.tenant_id, g.id, now_ms(), now_ms() + g.retention_ms, g.seq, g.missed, g.version, g.type, {{state.COMPLETED}}, g.params, g.created_at, {{term_columns}}
-    FROM gone g WHERE g.retention_ms > 0),
+    FROM (SELECT (k.whole).* FROM gone k WHERE k.keeps) g),
 changed AS (
   SELECT g.tenant_id, g.type, g.state AS from_cell,
-         CASE WHEN g.retention_ms > 0 THEN {{cell.COMPLETED}} ELSE {{cell.PURGED_COMPLETED}} END AS to_cell FROM gone g),
+         CASE WHEN g.keeps THEN {{cell.COMPLETED}} ELSE {{cell.PURGED_COMPLETED}} END AS to_cell FROM gone g),
 counted AS ({{delta_of_transitions}})
 SELECT n, NULL::int8, type, now FROM gone;
 
