@@ -28,8 +28,10 @@ func (c *ctl) epochsBump() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "bump", Short: "Raise the epochs of databases that were restored or failed over", Args: cobra.NoArgs,
 		Long: "Raise the epoch of every item in databases that were restored or failed over, so that no dispatcher relies on\n" +
-			"what it remembers from before. Running dispatchers notice with their next transaction, read the outbox again\n" +
-			"and continue. The command does no harm at other times: each dispatcher acquires its items once more.\n" +
+			"what it remembers from before, and move the numbers of later tasks beyond all that were given. Programs do that by\n" +
+			"themselves unless rows were put back by hand into tables that stayed; then run the command before they start.\n" +
+			"Running dispatchers notice with their next transaction, read the outbox again and continue. The command does no\n" +
+			"harm at other times: each dispatcher acquires its items once more.\n" +
 			"With a configuration that names the servers it works there; without one it asks the API, with the token of an admin.",
 		Example: "  perceptorctl epochs bump --database 3\n  perceptorctl epochs bump --all",
 	}

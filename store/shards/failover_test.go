@@ -299,3 +299,30 @@ func TestNumbersThatGoBackAreNoticed(t *testing.T) {
 		t.Errorf("the process has noticed it %d times, want once", l.adopted["one"])
 	}
 }
+
+// TestRaisedEpochsLetNoNumberBeGivenTwice: rows were put back by hand into tables that stayed, so
+// the database looks like the one that was adopted last. All processes were restarted meanwhile,
+// so none remembers a greater number. Only the operator knows, and raises the epochs.
+func TestRaisedEpochsLetNoNumberBeGivenTwice(t *testing.T) {
+	t.Parallel()
+	l := &losing{t: t, ctx: t.Context(), dsn: storetest.DSN(t), seen: map[int64]task.ID{}, adopted: map[string]int{}}
+	far := time.Now().Add(48 * time.Hour)
+	one := l.process("one")
+	pool := one.db.Pool(lostDatabase)
+	var at int64
+	var called bool
+	l.must(pool.QueryRow(l.ctx, "SELECT last_value, is_called FROM task_number").Scan(&at, &called))
+	l.add(one, 10, far)
+	if _, err := pool.Exec(l.ctx, "SELECT setval('task_number', $1, $2)", at, called); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(l.ctx, "TRUNCATE task, task_key, far_level0"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.process("tool").RaiseEpochs(l.ctx, lostDatabase); err != nil {
+		t.Fatal(err)
+	}
+	two := l.process("two")
+	l.found(two, l.add(two, 10, far))
+	l.found(one, l.add(one, 10, far))
+}

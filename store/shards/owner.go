@@ -64,9 +64,13 @@ func (s *Store) Acquire(ctx context.Context, d int, shards []task.Shard, owner t
 	return owned, nil
 }
 
-// RaiseEpochs acquires all items of a database, its shards and its chores, in nobody's name: so no
-// owner relies on what it remembers, and each acquires its items once more.
+// RaiseEpochs adopts a database and acquires all its items, its shards and its chores, in nobody's name:
+// so no process relies on what it remembers, and each owner acquires its items once more. Epochs alone
+// would leave sequences where restored rows have them, and ids that lost commits had given would be given again.
 func (s *Store) RaiseEpochs(ctx context.Context, d int) ([]task.Ownership, error) {
+	if err := s.db.Readopt(ctx, d, "its epochs were raised by hand"); err != nil {
+		return nil, err
+	}
 	all := []task.Shard{task.ChoresShard(d)}
 	for i := range task.ShardsPerDatabase {
 		all = append(all, task.Shard(d*task.ShardsPerDatabase+i))
