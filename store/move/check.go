@@ -88,6 +88,9 @@ func (m *Mover) check(ctx context.Context, resumed bool) error {
 	if err := m.checkRoles(ctx, r); err != nil {
 		return err
 	}
+	if err := m.checkOwner(ctx, r); err != nil {
+		return err
+	}
 	if len(r.Faults) > 0 {
 		return r
 	}
@@ -247,4 +250,32 @@ func (m *Mover) checkRoles(ctx context.Context, r *Refused) error {
 		r.add("%s has no role %s, which has rights at %s", m.to, name, m.from)
 		return nil
 	})
+}
+
+// An owner owns the tables at the old place.
+type owner struct {
+	name                string
+	there, act, creates bool // at the target: it exists and is not the role of the session; the session may act as it; it may create schemas
+}
+
+func (m *Mover) owner(ctx context.Context) (o owner, err error) {
+	if err = m.old.row(ctx, sql.Owner, nil, &o.name); err == nil {
+		err = m.new.row(ctx, sql.ActAs, []any{o.name}, &o.there, &o.act, &o.creates)
+	}
+	return o, err
+}
+
+// checkOwner makes sure that the new copy can belong to the owner of the old one, if the target has that role.
+func (m *Mover) checkOwner(ctx context.Context, r *Refused) error {
+	o, err := m.owner(ctx)
+	if err != nil || !o.there {
+		return err
+	}
+	if !o.act {
+		r.add("the role at %s may not act as %s, which owns the tables at %s: grant it that role", m.to, o.name, m.from)
+	}
+	if !o.creates {
+		r.add("%s, which owns the tables at %s, lacks CREATE on the PostgreSQL database of %s", o.name, m.from, m.to)
+	}
+	return nil
 }

@@ -99,10 +99,17 @@ func (m *Mover) makeCopy(ctx context.Context) error {
 		return err
 	}
 	making := m.target.Copy()
+	o, err := m.owner(ctx)
+	if err != nil {
+		return err
+	}
+	if o.there { // the command may need a superuser, and later migrations run as the owner
+		making.RuntimeParams["role"] = o.name
+	}
 	if _, err := migrations.Up(ctx, making, made); err != nil {
 		return err
 	}
-	s, err := m.open(ctx, m.target, made)
+	s, err := m.open(ctx, making, made)
 	if err != nil {
 		return err
 	}
@@ -113,7 +120,7 @@ func (m *Mover) makeCopy(ctx context.Context) error {
 	if err := s.exec(ctx, sql.Incoming, m.number, string(m.from)); err != nil {
 		return err
 	}
-	return s.command(ctx, sql.CommandTakeName, made, m.schema)
+	return m.new.command(ctx, sql.CommandTakeName, made, m.schema) // what has the name may belong to another role
 }
 
 // inTheWay says what the schema of the database at the target has that must not be dropped: nothing if it is not there or empty, if

@@ -47,3 +47,13 @@ SELECT DISTINCT a.grantee::regrole::text
 
 -- name: NoRoles(names text[])
 SELECT n FROM unnest(@names) n WHERE to_regrole(n) IS NULL;
+
+-- name: Owner()
+-- The role that owns the tables, which runs the migrations.
+SELECT pg_get_userbyid(relowner)::text FROM pg_class WHERE oid = 'database_place'::regclass;
+
+-- name: ActAs(owner text)
+-- Whether there is a role of this name besides that of the session, whether the session may act
+-- as it, and whether it may create schemas.
+SELECT r.oid IS NOT NULL, coalesce(pg_has_role(r.oid, 'MEMBER'), false), coalesce(has_database_privilege(r.oid, current_database(), 'CREATE'), false)
+  FROM (SELECT) one LEFT JOIN pg_roles r ON r.rolname = @owner AND r.rolname <> current_user;

@@ -22,6 +22,8 @@ var (
 	Copies  = set.Get("Copies")
 	Roles   = set.Get("Roles")
 	NoRoles = set.Get("NoRoles")
+	Owner   = set.Get("Owner")
+	ActAs   = set.Get("ActAs")
 )
 
 // Of copy.sql.
