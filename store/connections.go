@@ -21,6 +21,8 @@ var (
 	admitsSQL string
 	//go:embed sessions.sql
 	sessionsSQL string
+	//go:embed loginrole.sql
+	loginRoleSQL string
 	//go:embed readonly.sql
 	readOnlySQL string
 )
@@ -137,18 +139,26 @@ func (c *Cluster) Admission(ctx context.Context, d int) (*Admission, error) {
 	defer cancel()
 	server := c.ServerAddress(d)
 	a := &Admission{Server: server, Sessions: map[string]int{}}
-	err := c.pools[d].QueryRow(ctx, admitsSQL).Scan(&a.Max, &a.Reserved, &a.RoleLimit, &a.DatabaseLimit, &a.Locks, &a.Prepared, &a.Others, &a.ReadOnly, &a.Durable)
+	err := pgx.BeginFunc(ctx, c.pools[d], func(tx pgx.Tx) error {
+		// PostgreSQL counts and shows sessions by the role that has logged in, which may act as another (ALTER ROLE ... SET role).
+		if _, err := tx.Exec(ctx, loginRoleSQL); err != nil {
+			return err
+		}
+		err := tx.QueryRow(ctx, admitsSQL).Scan(&a.Max, &a.Reserved, &a.RoleLimit, &a.DatabaseLimit, &a.Locks, &a.Prepared, &a.Others, &a.ReadOnly, &a.Durable)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sessionsSQL)
+		if err != nil {
+			return err
+		}
+		var name string
+		var n int
+		_, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error { a.Sessions[name] = n; return nil })
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read what %s admits: %w", server, err)
-	}
-	rows, err := c.pools[d].Query(ctx, sessionsSQL)
-	if err != nil {
-		return nil, fmt.Errorf("read the sessions of %s: %w", server, err)
-	}
-	var name string
-	var n int
-	if _, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error { a.Sessions[name] = n; return nil }); err != nil {
-		return nil, fmt.Errorf("read the sessions of %s: %w", server, err)
 	}
 	return a, nil
 }

@@ -187,6 +187,50 @@ func TestARoleAndItsPasswordAreReplacedWhileNoCallFails(t *testing.T) {
 	r.await("calls go on", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.calls > calls+100 })
 }
 
+// TestProgramsWhoseRoleActsAsAnotherAreCounted: roles that take turns act as the owner, as docs/rotation.md says, and
+// PostgreSQL names sessions by the role that has logged in.
+func TestProgramsWhoseRoleActsAsAnotherAreCounted(t *testing.T) {
+	t.Parallel()
+	admin := testenv.Database(t)
+	u, err := url.Parse(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	database := strings.TrimPrefix(u.Path, "/")
+	owner, blue := "owner_"+database, "blue_"+database
+	u.User = url.UserPassword(blue, "first")
+	r := newRotation(t, admin, u.String())
+	r.exec(fmt.Sprintf("CREATE ROLE %s NOLOGIN; ALTER DATABASE %s OWNER TO %[1]s", owner, database))
+	r.exec(fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'first' CONNECTION LIMIT 50 IN ROLE %s; ALTER ROLE %[1]s SET role = %[2]s", blue, owner))
+	var programs []*store.Cluster
+	t.Cleanup(func() {
+		for _, c := range append(programs, r.cluster) {
+			c.Close()
+		}
+		_, _ = r.admin.Exec(context.Background(), fmt.Sprintf("REASSIGN OWNED BY %s TO CURRENT_USER; DROP OWNED BY %[1]s; DROP ROLE %s; DROP ROLE %[1]s", owner, blue), pgx.QueryExecModeSimpleProtocol)
+	})
+	for _, name := range []string{"a", "b"} {
+		c, err := store.Open(t.Context(), store.Config{Application: store.TaskdApplication + "." + name, MaxConns: 2, Servers: []store.Server{{DSN: u.String()}}})
+		if err == nil {
+			programs, err = append(programs, c), c.Pool(0).Ping(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, err := programs[0].Admission(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Processes(store.TaskdApplication) != 2 || a.RoleLimit != 50 {
+		t.Errorf("sessions %v, %d of other roles, limit of the role %d; want two taskds and a limit of 50", a.Sessions, a.Others, a.RoleLimit)
+	}
+	var acting string
+	if err := programs[0].Pool(0).QueryRow(t.Context(), "SELECT current_user").Scan(&acting); err != nil || acting != owner {
+		t.Errorf("after the question a session acts as %q, %v; want %s", acting, err, owner)
+	}
+}
+
 func TestARenewedCAIsUsedOnceTheServerIsVerifiedByIt(t *testing.T) {
 	t.Parallel()
 	ours, theirs := testenv.NewCA(t), testenv.NewCA(t)

@@ -1,0 +1,2 @@
+-- Acts as the role that has logged in, until the transaction ends.
+SET LOCAL ROLE NONE
