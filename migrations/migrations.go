@@ -69,7 +69,7 @@ type Step struct {
 
 // Up creates the schema when it is missing and applies all versions that it has
 // not seen. config must not set a search_path of its own. It returns the steps
-// that were applied now.
+// that were applied now. If there are none, it needs no right but to use the schema.
 func Up(ctx context.Context, config *pgx.ConnConfig, schema string) ([]Step, error) {
 	db := open(config, schema)
 	defer db.Close()
@@ -77,8 +77,9 @@ func Up(ctx context.Context, config *pgx.ConnConfig, schema string) ([]Step, err
 		return nil, err
 	}
 	ask := func(query string, into ...any) error { return db.QueryRowContext(ctx, query).Scan(into...) }
-	if _, err := version(schema, ask); err != nil {
-		return nil, err
+	v, err := version(schema, ask)
+	if err != nil || v == Latest() {
+		return nil, err // nothing is left to do, so a role that may create nothing can say so, too
 	}
 	if err := createSchema(ctx, db, schema); err != nil {
 		return nil, err

@@ -160,3 +160,27 @@ func TestAnEncodingThatCannotStoreEveryTextIsRefused(t *testing.T) {
 		t.Errorf("up: %v, want that the encoding is named", err)
 	}
 }
+
+// TestARoleThatMayCreateNothingFindsNothingToDo: perceptorctl migrate up runs on every machine that is
+// upgraded, and only one of them knows the role that owns the tables.
+func TestARoleThatMayCreateNothingFindsNothingToDo(t *testing.T) {
+	config, err := pgx.ParseConfig(testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const schema = "perceptor_03"
+	if steps, err := migrations.Up(t.Context(), config, schema); err != nil || len(steps) == 0 {
+		t.Fatalf("%d steps, %v", len(steps), err)
+	}
+	admin := connect(t, config)
+	role := config.Database + "_programs"
+	exec(t, admin, "CREATE ROLE "+role+"; GRANT USAGE ON SCHEMA "+schema+" TO "+role+"; GRANT SELECT ON ALL TABLES IN SCHEMA "+schema+" TO "+role)
+	t.Cleanup(func() {
+		_, _ = admin.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+role+"; DROP ROLE "+role, pgx.QueryExecModeSimpleProtocol)
+	})
+	programs := config.Copy()
+	programs.RuntimeParams["role"] = role
+	if steps, err := migrations.Up(t.Context(), programs, schema); err != nil || len(steps) != 0 {
+		t.Errorf("the schema is current: %d steps, %v; want none", len(steps), err)
+	}
+}
