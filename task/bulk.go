@@ -65,6 +65,12 @@ func (a BulkAction) OfTasks() bool {
 // OfDead reports whether the action changes dead runs.
 func (a BulkAction) OfDead() bool { return a == BulkReplay || a == BulkPurgeDead }
 
+// Undoes reports whether an open operation with this action may undo what one with the action
+// other does: it lets tasks fire that the other one stops.
+func (a BulkAction) Undoes(other BulkAction) bool {
+	return a == BulkResume && (other == BulkPause || other == BulkCancel)
+}
+
 // Limits of bulk operations.
 const (
 	MaxBulkRate = 1_000_000
@@ -100,6 +106,9 @@ type BulkTerms struct {
 	Changed  []Range `json:",omitempty"`
 	// Creator says who created the operation, as [AuditEvent.Actor] does.
 	Creator string `json:",omitempty"`
+	// After are aborted operations that would undo this one, or that this one would undo. No
+	// database begins this operation before it has aborted them.
+	After []int64 `json:",omitempty"`
 }
 
 // BulkState is the state of a bulk operation. The numbers are stored, and those of the

@@ -55,6 +55,17 @@ func (f *Filter) Matches(r *Row) bool {
 	return f.hasTags(r.Tags)
 }
 
+// MayShare reports whether a task could match both filters, at the same time or one after the
+// other: states and due instants change, so they do not count.
+func (f *Filter) MayShare(g *Filter) bool {
+	differ := f.Kind != "" && g.Kind != "" && f.Kind != g.Kind ||
+		f.Type != 0 && g.Type != 0 && f.Type != g.Type ||
+		f.Task != 0 && g.Task != 0 && f.Task != g.Task ||
+		f.Backfill != 0 && g.Backfill != 0 && f.Backfill != g.Backfill ||
+		f.AddedUntil > 0 && f.AddedUntil <= g.AddedFrom || g.AddedUntil > 0 && g.AddedUntil <= f.AddedFrom
+	return !differ
+}
+
 func (f *Filter) hasTags(tags []string) bool {
 	for _, t := range f.Tags {
 		if _, ok := slices.BinarySearch(tags, t); !ok {

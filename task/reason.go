@@ -52,6 +52,7 @@ const (
 	ReasonNewerProgram      ErrorReason = "NEWER_PROGRAM_NEEDED"
 	ReasonOperationDamaged  ErrorReason = "OPERATION_DAMAGED"
 	ReasonTooManyOperations ErrorReason = "TOO_MANY_OPERATIONS"
+	ReasonOperationOpposed  ErrorReason = "OPERATION_OPPOSED"
 	ReasonImportNotFound    ErrorReason = "IMPORT_NOT_FOUND"
 	ReasonImportNotOpen     ErrorReason = "IMPORT_NOT_OPEN"
 	ReasonImportIncomplete  ErrorReason = "IMPORT_INCOMPLETE"
@@ -139,7 +140,7 @@ var reasonCodes = func() map[ErrorReason]ErrorCode {
 		AlreadyExists: {ReasonRequestIDReused, ReasonKeyReused, ReasonChunkReused, ReasonTenantExists, ReasonCalendarExists},
 		FailedPrecondition: {ReasonTaskFinished, ReasonTaskNotFinished, ReasonTaskNotScheduled, ReasonTaskStarted, ReasonRunOpen,
 			ReasonEndTimeReached, ReasonMaxCountReached, ReasonListTooLarge, ReasonTooManyPausedKinds, ReasonTooManyKeys, ReasonTokenEnded, ReasonTooManyTokens, ReasonNoAssignment,
-			ReasonNoVirtualClock, ReasonClockStuck, ReasonHoldNeeded, ReasonImportNotOpen, ReasonImportIncomplete, ReasonStorageTooSmall},
+			ReasonNoVirtualClock, ReasonClockStuck, ReasonHoldNeeded, ReasonImportNotOpen, ReasonImportIncomplete, ReasonStorageTooSmall, ReasonOperationOpposed},
 		ResourceExhausted: {ReasonTooManyOperations, ReasonTooManyImports, ReasonStorageLow, ReasonTooManyCalendars, ReasonQuotaAddRate, ReasonQuotaMaxBacklog, ReasonQuotaReadRate, ReasonQuotaUpdateRate,
 			ReasonQuotaPreviewRate, ReasonQuotaRunRate, ReasonQuotaByteRate, ReasonQuotaCalls, ReasonQuotaConnections, ReasonDatabaseBusy,
 			ReasonTenantBusy, ReasonTooManyChanges, ReasonTooManyUnknownRuns, ReasonTooManyBadTokens},

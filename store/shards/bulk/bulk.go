@@ -23,6 +23,7 @@
 // Files:
 //
 //	bulk.go    operations: creating, sending to all databases, pausing, aborting
+//	undo.go    operations that would undo one another
 //	step.go    what steps have in common, and steps on dead runs and finished tasks
 //	tasks.go   steps on living tasks, and on rows
 //	packs.go   steps on packs
@@ -144,7 +145,9 @@ func Read(ctx context.Context, q kernel.Querier, statement *statement.Statement,
 
 // CreateBulk stores an operation and returns it. Repeating the call with the same
 // request_id returns the same operation; with another hash it fails with
-// [task.AlreadyExists]. A tenant may have [task.MaxOpenBulk] open operations.
+// [task.AlreadyExists]. A tenant may have [task.MaxOpenBulk] open operations. A PAUSE or CANCEL aborts
+// RESUMEs that may select the same tasks, and a RESUME fails with [task.ReasonOperationOpposed] while
+// such a PAUSE or CANCEL is open.
 func (ops *Operations) CreateBulk(ctx context.Context, tenant int32, action task.BulkAction, terms task.BulkTerms, requestID string, hash []byte) (*task.BulkOperation, error) {
 	text, err := json.Marshal(terms)
 	if err != nil {
@@ -155,10 +158,11 @@ func (ops *Operations) CreateBulk(ctx context.Context, tenant int32, action task
 		return nil, err
 	}
 	pool, most := ops.db.Pool(kernel.Home(tenant)), task.MaxOpenBulk
+	made := &Row{Tenant: tenant, ID: id, Action: action, Terms: text}
 	if action == task.BulkDeleteTenant {
 		most++ // a deletion is allowed beside any other operations
 	}
-	if _, err := sql.BulkInsert.Exec(ctx, pool, tenant, id, int16(action), text, hash, most); err != nil {
+	if err := ops.insert(ctx, made, terms, hash, most); err != nil {
 		return nil, kernel.Unavailable(fmt.Errorf("create bulk operation: %w", err))
 	}
 	var stored []byte
@@ -196,31 +200,54 @@ func noBulk(id int64) error {
 }
 
 // SpreadBulk stores the operation and its requested state in all other databases, and
-// then records at home that they have it.
+// then records at home that they have it. In each database it first aborts the operations
+// that must not run beside it.
 func (ops *Operations) SpreadBulk(ctx context.Context, r *Row) error {
 	at := kernel.Home(r.Tenant)
 	defer ops.db.TellBulk(at)
-	var age int64
-	switch err := sql.BulkAge.QueryRow(ctx, ops.db.Pool(at), r.Tenant, r.ID).Scan(&age); {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil // it was removed since r was read
-	case err != nil:
+	rows, err := ops.after(ctx, r)
+	if err != nil {
 		return fmt.Errorf("spread bulk operation: %w", err)
 	}
-	err := ops.db.Each(ctx, func(ctx context.Context, d int) error {
+	ages := make([]int64, len(rows))
+	for i, r := range rows {
+		switch err := sql.BulkAge.QueryRow(ctx, ops.db.Pool(at), r.Tenant, r.ID).Scan(&ages[i]); {
+		case errors.Is(err, pgx.ErrNoRows):
+			return nil // it was removed since it was read
+		case err != nil:
+			return fmt.Errorf("spread bulk operation: %w", err)
+		}
+	}
+	err = ops.db.Each(ctx, func(ctx context.Context, d int) error {
 		if d == at {
 			return nil
 		}
-		_, err := sql.BulkPut.Exec(ctx, ops.db.Pool(d), r.Tenant, r.ID, int16(r.Action), r.Terms, age, r.Wanted, r.Version)
-		if err == nil {
-			ops.db.TellBulk(d)
+		for i, o := range rows {
+			if err := ops.put(ctx, d, o, r, ages[i]); err != nil {
+				return err
+			}
 		}
-		return err
+		ops.db.TellBulk(d)
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("spread bulk operation: %w", err)
 	}
-	_, err = sql.BulkSpread.Exec(ctx, ops.db.Pool(at), r.Tenant, r.ID, r.Version)
+	for _, o := range rows {
+		_, failed := sql.BulkSpread.Exec(ctx, ops.db.Pool(at), o.Tenant, o.ID, o.Version)
+		err = errors.Join(err, failed)
+	}
+	return err
+}
+
+// put stores o in database d, on the way to because: o itself, or an operation that must not run beside o.
+func (ops *Operations) put(ctx context.Context, d int, o, because *Row, age int64) error {
+	if o != because && because.Action != task.BulkResume {
+		if _, err := sql.BulkError.Exec(ctx, ops.db.Pool(d), o.Tenant, o.ID, why(because), 0); err != nil {
+			return err
+		}
+	}
+	_, err := sql.BulkPut.Exec(ctx, ops.db.Pool(d), o.Tenant, o.ID, int16(o.Action), o.Terms, age, o.Wanted, o.Version)
 	return err
 }
 

@@ -13,6 +13,23 @@ SELECT @tenant, @id, @action, @terms, @body_hash, now_ms(), 0
    AND NOT EXISTS (SELECT FROM deleted_tenant g WHERE g.id = @tenant)
     ON CONFLICT DO NOTHING;
 
+-- name: BulkTurn(lock int4, tenant int4)
+-- In the home database. The lock ends with the transaction.
+SELECT pg_advisory_xact_lock(@lock, @tenant) FROM set_config('lock_timeout', '5s', true);
+
+-- name: BulkOpposed(tenant int4, actions int2[], max_rows int8)
+-- In the home database. Operations with some actions, the newest first, without those that
+-- every database has aborted.
+SELECT {{bulk_columns}} FROM bulk_operation b
+ WHERE b.tenant_id = @tenant AND b.action = ANY (@actions) AND (b.wanted <> {{wanted.ABORT}} OR b.replicated_version < b.version)
+ ORDER BY b.created_at DESC, b.id DESC
+ LIMIT @max_rows;
+
+-- name: BulkStillOpen(tenant int4, ids int8[])
+-- Operations that are open here, or that other databases may not have yet.
+SELECT {{bulk_columns}} FROM bulk_operation b
+ WHERE b.tenant_id = @tenant AND b.id = ANY (@ids) AND (b.state = {{bulk_state.RUNNING}} OR b.replicated_version < b.version);
+
 -- name: BulkHash(tenant int4, id int8)
 SELECT b.body_hash FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = @id;
 

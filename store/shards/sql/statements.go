@@ -3,6 +3,9 @@ package sql
 // Of bulk.sql.
 var (
 	BulkInsert     = set.Get("BulkInsert")
+	BulkTurn       = set.Get("BulkTurn")
+	BulkOpposed    = set.Get("BulkOpposed")
+	BulkStillOpen  = set.Get("BulkStillOpen")
 	BulkHash       = set.Get("BulkHash")
 	BulkAge        = set.Get("BulkAge")
 	BulkPut        = set.Get("BulkPut")
