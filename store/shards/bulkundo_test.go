@@ -187,3 +187,46 @@ func TestARepeatedRequestEndsNothing(t *testing.T) {
 		t.Error("the repeated RESUME is not the one that was aborted")
 	}
 }
+
+// TestAResumeUnderWayResumesNothingThatACallHasPausedSince pauses tasks of both tiers: one that was paused already, and
+// one that was not.
+func TestAResumeUnderWayResumesNothingThatACallHasPausedSince(t *testing.T) {
+	for _, packed := range []bool{false, true} {
+		t.Run(fmt.Sprint("packed ", packed), func(t *testing.T) {
+			b := setup(t, func(c *Config) { c.Horizon = time.Minute })
+			own := b.chores()
+			ids := b.add(b.spec(task.OneShot, b.inHours(100)), b.spec(task.OneShot, b.inHours(100)), b.spec(task.OneShot, b.inHours(100)))
+			for _, id := range ids[:2] {
+				if _, err := b.Pause(t.Context(), b.tenant, id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if packed {
+				if _, err := b.Demote(t.Context(), b.d, own, 0); err != nil || len(b.rows()) > 0 {
+					t.Fatalf("%d rows are left, %v", len(b.rows()), err)
+				}
+			}
+			resume := b.bulk(task.BulkResume, task.BulkTerms{})
+			for _, id := range ids[1:] {
+				if got, err := b.Pause(t.Context(), b.tenant, id); err != nil || !got.Paused {
+					t.Fatalf("%+v, %v", got, err)
+				}
+			}
+			if sum := b.finishBulk(own, resume, func() { b.advance(time.Minute) }); sum != (task.BulkSum{Matched: 1, Done: 1}) {
+				t.Errorf("resumed %+v, want one task", sum)
+			}
+			for i, id := range ids {
+				if got, err := b.Get(t.Context(), b.tenant, id); err != nil || got.Paused != (i > 0) {
+					t.Errorf("task %d is paused: %+v, %v", i, got, err)
+				}
+			}
+			b.finishBulk(own, b.bulk(task.BulkResume, task.BulkTerms{}), func() { b.advance(time.Minute) })
+			if n := b.pausedTasks(); n > 0 {
+				t.Errorf("a later RESUME leaves %d tasks paused", n)
+			}
+			if found, err := b.Recount(t.Context(), b.d, b.tenant, false); err != nil || len(found) != 0 {
+				t.Errorf("recount %+v, %v", found, err)
+			}
+		})
+	}
+}

@@ -25,7 +25,10 @@ func (s *Store) Cancel(ctx context.Context, tenant int32, id task.ID) (*task.Sna
 
 // Pause stops claims of new runs of a task, and returns the task.
 func (s *Store) Pause(ctx context.Context, tenant int32, id task.ID) (*task.Snapshot, error) {
-	return s.withMachine(ctx, tenant, id, "pause", func(k *task.Machine, now task.Instant) error { k.Pause(now); return nil }, errEnded)
+	return s.onMachine(ctx, tenant, id, stepOn{
+		name: "pause", change: func(k *task.Machine, now task.Instant) error { k.Pause(now); return nil }, ended: errEnded,
+		also: func(b *pgx.Batch) { sql.BulkExempt.Queue(b, tenant, int64(id)) },
+	})
 }
 
 // Resume ends the pause of a task, and returns the task.

@@ -187,9 +187,10 @@ func (b *bulkStep) onceOnly() bool {
 	return b.row.Action == task.BulkReschedule || b.row.Action == task.BulkBackfill
 }
 
-// unseen removes the tasks that the operation has already changed, if that is not visible in them.
+// unseen removes the tasks that the operation has already changed, if that is not visible in them, and from
+// a RESUME those that a call has paused since it began.
 func (b *bulkStep) unseen(ctx context.Context, tx pgx.Tx, machines []*task.Machine) ([]*task.Machine, error) {
-	if !b.onceOnly() || len(machines) == 0 {
+	if !b.onceOnly() && b.row.Action != task.BulkResume || len(machines) == 0 {
 		return machines, nil
 	}
 	rows, err := sql.BulkSeen.Query(ctx, tx, b.row.Tenant, b.row.ID, idsOf(machines))

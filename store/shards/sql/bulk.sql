@@ -172,6 +172,13 @@ SELECT x.id FROM bulk_seen x WHERE x.tenant_id = @tenant AND x.operation = @oper
 INSERT INTO bulk_seen (tenant_id, operation, id) SELECT @tenant, @operation, u.id FROM unnest(@ids) AS u (id)
     ON CONFLICT DO NOTHING;
 
+-- name: BulkExempt(tenant int4, id int8)
+-- Exempts a task that a call pauses from the operations that would resume it: they regard it as
+-- changed. The row of the task is locked.
+INSERT INTO bulk_seen (tenant_id, operation, id)
+SELECT @tenant, b.id, @id FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.state = {{bulk_state.RUNNING}} AND b.action = {{bulk_action.RESUME}}
+    ON CONFLICT DO NOTHING;
+
 -- name: BulkMayCompute(limit_ms text)
 -- Lets the program compute for that long between two statements of a dry run, which locks nothing.
 SELECT set_config('idle_in_transaction_session_timeout', @limit_ms, true);

@@ -28,6 +28,7 @@ var (
 	DoneTake       = set.Get("DoneTake")
 	BulkSeen       = set.Get("BulkSeen")
 	BulkSee        = set.Get("BulkSee")
+	BulkExempt     = set.Get("BulkExempt")
 	BulkMayCompute = set.Get("BulkMayCompute")
 	BulkForget     = set.Get("BulkForget")
 	TenantRows     = set.Get("TenantRows")
