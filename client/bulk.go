@@ -65,6 +65,9 @@ type Bulk struct {
 	Dead DeadFilter
 	// DryRun counts the matching tasks or runs and changes nothing.
 	DryRun bool
+	// DryRunID is the id of a dry run of the same action that has ended. The operation is aborted before
+	// it changes more in any database than the dry run counted there. Default (0): no bound.
+	DryRunID int64
 	// MaxRate is the maximum number of changes per second. Default (0): no
 	// limit.
 	MaxRate int
@@ -115,6 +118,7 @@ func (c *Client) CreateBulk(ctx context.Context, b Bulk) (*BulkInfo, error) {
 		Action: perceptorv1.BulkOperation_Action(b.Action), DryRun: b.DryRun, MaxRate: int32(min(b.MaxRate, 1<<31-1)),
 		Shift: protoDuration(b.Shift), NextTime: protoTime(b.NextAt),
 		BackfillFrom: protoTime(b.BackfillFrom), BackfillUntil: protoTime(b.BackfillUntil), OneAtATime: b.OneAtATime,
+		DryRunId: b.DryRunID,
 	}
 	// Both filters are sent if they are set: the service refuses a filter that
 	// does not belong to the action. Dropping it here would change more than

@@ -39,8 +39,8 @@ func TestABulkOperationIsAskedForWithAllThatSelects(t *testing.T) {
 		want *perceptorv1.BulkOperation
 	}{
 		"everything": {Bulk{Action: BulkCancel}, &perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_CANCEL}},
-		"by kind and time": {Bulk{Action: BulkReschedule, Tasks: Filter{Kind: "k"}, AddedUntil: at, Shift: time.Hour, MaxRate: 5},
-			&perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_RESCHEDULE, Shift: protoDuration(time.Hour), MaxRate: 5,
+		"by kind and time": {Bulk{Action: BulkReschedule, Tasks: Filter{Kind: "k"}, AddedUntil: at, Shift: time.Hour, MaxRate: 5, DryRunID: 6},
+			&perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_RESCHEDULE, DryRunId: 6, Shift: protoDuration(time.Hour), MaxRate: 5,
 				Filter: &perceptorv1.TaskFilter{Kind: "k", AddedUntil: protoTime(at)}}},
 		"dead runs": {Bulk{Action: BulkReplay, DryRun: true, Dead: DeadFilter{TaskID: 512}},
 			&perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_REPLAY, DryRun: true, DeadFilter: &perceptorv1.DeadRunFilter{TaskId: 512}}},

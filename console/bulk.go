@@ -204,12 +204,13 @@ func (v *view) filterWords(o *perceptorv1.BulkOperation) (list []string) {
 	return list
 }
 
-// Progress is the part of the work that is done, in percent.
+// Progress is the part of the work that is done, in percent: of what a dry run counted, or else of the
+// databases. Nothing else knows how many tasks there will be.
 func (d *bulkData) Progress() int {
-	if d.DryRun || d.Matched == 0 {
-		return int(d.FinishedParts) * 100 / 16
+	if d.Counted > 0 && d.Open() {
+		return int(min(d.Done+d.Failed, d.Counted) * 100 / d.Counted)
 	}
-	return int((d.Done + d.Failed) * 100 / max(d.Matched, 1))
+	return int(d.FinishedParts) * 100 / 16
 }
 
 // Open reports whether the operation can still do something.
@@ -293,6 +294,7 @@ func confirmBulk(v *view) (done, error) {
 		text := "Not begun: more than " + d.These() + " match by now. They are counted again."
 		return done{text: text, to: v.bulkURL(now.Id), refused: true}, nil
 	}
+	o.DryRunId = id // more may have come to match since they were counted again
 	// The id of the dry run makes a second click find the same operation.
 	made, err := v.bulk.CreateBulkOperation(ctx, &perceptorv1.CreateBulkOperationRequest{Operation: o, RequestId: fmt.Sprintf("console-%d", id)})
 	if err != nil {

@@ -77,7 +77,7 @@ func TestABulkOperationNeedsTheCountOfItsDryRun(t *testing.T) {
 		t.Errorf("counted again by %v", again)
 	}
 	r := calls[1].request.(*perceptorv1.CreateBulkOperationRequest)
-	if r.Operation.DryRun || r.Operation.Filter.Kind != hostile || r.Operation.Filter.AddedUntil == nil || r.RequestId != "console-9" {
+	if r.Operation.DryRun || r.Operation.Filter.Kind != hostile || r.Operation.Filter.AddedUntil == nil || r.Operation.DryRunId != 9 || r.RequestId != "console-9" {
 		t.Errorf("sent %v", r)
 	}
 }

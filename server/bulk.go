@@ -55,15 +55,38 @@ func (s *bulkService) CreateBulkOperation(ctx context.Context, r *perceptorv1.Cr
 		Action: r.Operation.Action, Filter: r.Operation.Filter, DeadFilter: r.Operation.DeadFilter, DryRun: r.Operation.DryRun,
 		MaxRate: r.Operation.MaxRate, Shift: r.Operation.Shift, NextTime: r.Operation.NextTime,
 		BackfillFrom: r.Operation.BackfillFrom, BackfillUntil: r.Operation.BackfillUntil, OneAtATime: r.Operation.OneAtATime,
+		DryRunId: r.Operation.DryRunId,
 	}
 	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(asked)
 	if err != nil {
 		return nil, fmt.Errorf("hash the request: %w", err)
 	}
 	hash := sha256.Sum256(wire)
+	if err := s.counted(ctx, asked, &terms); err != nil {
+		return nil, err
+	}
 	terms.Creator = identityOf(ctx).TokenID
 	o, err := s.store.CreateBulk(ctx, tenantOf(ctx).ID, task.BulkAction(asked.Action), terms, r.RequestId, hash[:])
 	return bulkReply(o, true), err
+}
+
+// counted sets what the dry run of an operation has counted.
+func (s *bulkService) counted(ctx context.Context, o *perceptorv1.BulkOperation, terms *task.BulkTerms) error {
+	if o.DryRunId == 0 {
+		return nil
+	}
+	dry, err := s.store.GetBulk(ctx, tenantOf(ctx).ID, o.DryRunId)
+	switch {
+	case err != nil:
+		return err
+	case o.DryRun, !dry.Terms.DryRun, dry.Action != task.BulkAction(o.Action), dry.State != task.BulkDone:
+		return invalid([]task.Fault{faultf("operation.dry_run_id", "operation %d is not a dry run of %s that has ended", o.DryRunId, o.Action)})
+	}
+	terms.CountedBy, terms.Counted = o.DryRunId, make([]int64, len(dry.Parts))
+	for i := range dry.Parts {
+		terms.Counted[dry.Parts[i].Database] = dry.Parts[i].Matched
+	}
+	return nil
 }
 
 // bulkTerms reads the terms of an operation.
@@ -74,6 +97,9 @@ func (r *reader) bulkTerms(o *perceptorv1.BulkOperation) task.BulkTerms {
 	}
 	if o.MaxRate < 0 || o.MaxRate > task.MaxBulkRate {
 		r.fault("max_rate", "%d is not between 0 and %d", o.MaxRate, task.MaxBulkRate)
+	}
+	if o.DryRunId < 0 {
+		r.fault("dry_run_id", "%d is negative", o.DryRunId)
 	}
 	terms := task.BulkTerms{DryRun: o.DryRun, MaxRate: o.MaxRate}
 	inner := &reader{}
@@ -222,6 +248,10 @@ func bulkReply(o *task.BulkOperation, parts bool) *perceptorv1.BulkOperation {
 		State: perceptorv1.BulkOperation_State(o.State), Matched: sum.Matched, Done: sum.Done, Failed: sum.Failed,
 		FinishedParts: int32(finished), CreateTime: timestamp(o.CreatedAt), FinishTime: timestamp(finishedAt),
 		Creator: o.Terms.Creator, ImportId: o.Terms.Import, Calendar: o.Terms.Calendar,
+		DryRunId: o.Terms.CountedBy,
+	}
+	for _, n := range o.Terms.Counted {
+		out.Counted += n
 	}
 	if o.Action.OfDead() {
 		out.DeadFilter = deadFilterReply(&o.Terms.Dead)

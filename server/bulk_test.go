@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
+	"github.com/perceptor/perceptor/task"
 )
 
 const (
@@ -77,12 +78,47 @@ func TestOperationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"an empty range":       {&perceptorv1.BulkOperation{Action: 9, BackfillFrom: now, BackfillUntil: now}, []string{"operation.backfill_until"}},
 		"a range of two years": {&perceptorv1.BulkOperation{Action: 9, BackfillFrom: now, BackfillUntil: timestamppb.New(fakeNow.Add(800 * 24 * time.Hour).Time())}, []string{"operation.backfill_until"}},
 		"a negative task":      {&perceptorv1.BulkOperation{Action: 9, BackfillFrom: now, BackfillUntil: timestamppb.New(fakeNow.Add(time.Hour).Time()), Filter: &perceptorv1.TaskFilter{TaskId: -1}}, []string{"operation.filter.task_id"}},
+		"a negative dry run":   {&perceptorv1.BulkOperation{Action: 1, DryRunId: -1}, []string{"operation.dry_run_id"}},
 		"a rate and a bad tag": {&perceptorv1.BulkOperation{Action: 1, MaxRate: -1, Filter: &perceptorv1.TaskFilter{Tags: []string{""}}}, []string{"operation.filter.tags[0]", "operation.max_rate"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := b.overGRPC("acme-secret", createBulk, &perceptorv1.CreateBulkOperationRequest{Operation: c.o}, &perceptorv1.BulkOperation{})
 			expectFaults(t, a, "", c.fields, "")
 		})
+	}
+}
+
+func TestAnOperationIsBoundByADryRunOfItsActionThatHasEnded(t *testing.T) {
+	b := setup(t)
+	asked := &perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_CANCEL, DryRunId: 7}
+	for name, c := range map[string]struct {
+		action task.BulkAction
+		dry    bool
+		state  task.BulkState
+		ok     bool
+	}{
+		"ended":              {task.BulkCancel, true, task.BulkDone, true},
+		"not ended":          {task.BulkCancel, true, task.BulkRunning, false},
+		"aborted":            {task.BulkCancel, true, task.BulkAborted, false},
+		"of another action":  {task.BulkPause, true, task.BulkDone, false},
+		"that changed tasks": {task.BulkCancel, false, task.BulkDone, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b.bulk.action, b.bulk.terms, b.bulk.state = c.action, task.BulkTerms{DryRun: c.dry}, c.state
+			var got perceptorv1.BulkOperation
+			a := b.overGRPC("acme-secret", createBulk, &perceptorv1.CreateBulkOperationRequest{Operation: asked}, &got)
+			if !c.ok {
+				expectFaults(t, a, "", []string{"operation.dry_run_id"}, "")
+				return
+			}
+			if a.code != codes.OK || got.DryRunId != 7 || got.Counted != 48 || len(b.bulk.terms.Counted) != task.Databases || b.bulk.terms.Counted[5] != 3 {
+				t.Errorf("%s %s: %v, %v", a.code, a.message, &got, b.bulk.terms)
+			}
+		})
+	}
+	asked.DryRunId = 8
+	if a := b.overGRPC("acme-secret", createBulk, &perceptorv1.CreateBulkOperationRequest{Operation: asked}, &perceptorv1.BulkOperation{}); a.code != codes.NotFound {
+		t.Errorf("a dry run that does not exist: %s", a.code)
 	}
 }
 

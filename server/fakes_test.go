@@ -545,6 +545,7 @@ const storeBefore task.Instant = 4711
 type fakeBulk struct {
 	action task.BulkAction
 	terms  task.BulkTerms
+	state  task.BulkState // of the operation; 0: running
 	calls  []string
 	// changed is what was recomputed, and full says that no further operation is allowed.
 	changed []task.Range
@@ -568,7 +569,7 @@ func (f *fakeBulk) GetBulk(_ context.Context, tenant int32, id int64) (*task.Bul
 	if tenant != 1 || id != 7 {
 		return nil, task.Errorf(task.ReasonOperationNotFound, "there is no operation %d", id)
 	}
-	o := &task.BulkOperation{Tenant: tenant, ID: id, Action: f.action, Terms: f.terms, State: task.BulkRunning, CreatedAt: fakeNow}
+	o := &task.BulkOperation{Tenant: tenant, ID: id, Action: f.action, Terms: f.terms, State: max(f.state, task.BulkRunning), CreatedAt: fakeNow}
 	for d := range task.Databases {
 		o.Parts = append(o.Parts, task.BulkPart{Database: d, State: task.BulkRunning, BulkSum: task.BulkSum{Matched: 3, Done: 2, Failed: 1}, StartedAt: fakeNow, FinishedAt: task.Never})
 	}

@@ -106,6 +106,10 @@ type BulkTerms struct {
 	Changed  []Range `json:",omitempty"`
 	// Creator says who created the operation, as [AuditEvent.Actor] does.
 	Creator string `json:",omitempty"`
+	// CountedBy is the dry run that has counted the tasks or runs of the operation, and Counted how
+	// many in each database. It changes no more there. nil: there is no bound.
+	CountedBy int64   `json:",omitempty"`
+	Counted   []int64 `json:",omitempty"`
 	// After are aborted operations that would undo this one, or that this one would undo. No
 	// database begins this operation before it has aborted them.
 	After []int64 `json:",omitempty"`

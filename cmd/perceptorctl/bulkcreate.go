@@ -23,7 +23,7 @@ type bulkFlags struct {
 	diedFrom, diedUntil, next                string
 	from, to                                 string
 	tags                                     []string
-	task, backfill                           int64
+	task, backfill, counted                  int64
 	shift                                    time.Duration
 	rate                                     int32
 	dry, all, watch, oneAtATime              bool
@@ -101,6 +101,7 @@ func (b *bulkFlags) flags(cmd *cobra.Command) {
 	f.BoolVar(&b.oneAtATime, "one-at-a-time", false, "backfill: the runs of each task fire one after another")
 	f.Int32Var(&b.rate, "max-rate", 0, "most changes, or runs of a backfill, per second (default: as many as the chores can do)")
 	f.BoolVar(&b.dry, "dry-run", false, "only count, change nothing")
+	f.Int64Var(&b.counted, "counted-by", 0, "dry run, an operation, that has counted these: abort before more are changed")
 	f.BoolVar(&b.all, "all", false, "select all of the tenant's, without a filter")
 	f.BoolVar(&b.watch, "watch", false, "show the progress until the operation ends, as bulk watch does")
 	f.StringVar(&b.requestID, "request-id", "", "id that makes the command safe to repeat")
@@ -114,7 +115,7 @@ func (b *bulkFlags) read(cmd *cobra.Command, action string) (*perceptorv1.BulkOp
 	if !ok || n == 0 {
 		return nil, cli.Usagef("%q is not one of %s", action, strings.Join(bulkActions, ", "))
 	}
-	o := &perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_Action(n), DryRun: b.dry, MaxRate: b.rate, OneAtATime: b.oneAtATime}
+	o := &perceptorv1.BulkOperation{Action: perceptorv1.BulkOperation_Action(n), DryRun: b.dry, MaxRate: b.rate, OneAtATime: b.oneAtATime, DryRunId: b.counted}
 	dead := o.Action == perceptorv1.BulkOperation_REPLAY || o.Action == perceptorv1.BulkOperation_PURGE_DEAD
 	err := b.check(cmd, action, dead)
 	if err != nil {

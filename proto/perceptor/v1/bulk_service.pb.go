@@ -336,6 +336,13 @@ type BulkOperation struct {
 	// BLOCKING tasks and of tasks with the overlap policy SKIP or BUFFER_ONE do so
 	// in any case. Default: false, they may be open together.
 	OneAtATime bool `protobuf:"varint,22,opt,name=one_at_a_time,json=oneAtATime,proto3" json:"one_at_a_time,omitempty"`
+	// A dry run of the same action that has ended. In each database the operation
+	// selects no more tasks or runs than the dry run counted there: before it would
+	// change more, it is aborted. Default: 0, no bound.
+	DryRunId int64 `protobuf:"varint,24,opt,name=dry_run_id,json=dryRunId,proto3" json:"dry_run_id,omitempty"`
+	// The number of tasks or runs that the dry run dry_run_id counted. 0 without
+	// one.
+	Counted int64 `protobuf:"varint,25,opt,name=counted,proto3" json:"counted,omitempty"`
 	// The state.
 	State BulkOperation_State `protobuf:"varint,10,opt,name=state,proto3,enum=perceptor.v1.BulkOperation_State" json:"state,omitempty"`
 	// The number of tasks or runs selected so far: they match the filter and the
@@ -470,6 +477,20 @@ func (x *BulkOperation) GetOneAtATime() bool {
 		return x.OneAtATime
 	}
 	return false
+}
+
+func (x *BulkOperation) GetDryRunId() int64 {
+	if x != nil {
+		return x.DryRunId
+	}
+	return 0
+}
+
+func (x *BulkOperation) GetCounted() int64 {
+	if x != nil {
+		return x.Counted
+	}
+	return 0
 }
 
 func (x *BulkOperation) GetState() BulkOperation_State {
@@ -1029,7 +1050,7 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"\atask_id\x18\t \x01(\x03B\x03\xe0A\x01R\x06taskId\x12$\n" +
 	"\vbackfill_id\x18\n" +
 	" \x01(\x03B\x03\xe0A\x01R\n" +
-	"backfillId\"\xe3\f\n" +
+	"backfillId\"\xa5\r\n" +
 	"\rBulkOperation\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03B\x03\xe0A\x03R\x02id\x12?\n" +
 	"\x06action\x18\x02 \x01(\x0e2\".perceptor.v1.BulkOperation.ActionB\x03\xe0A\x02R\x06action\x125\n" +
@@ -1043,7 +1064,10 @@ const file_perceptor_v1_bulk_service_proto_rawDesc = "" +
 	"\rbackfill_from\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\fbackfillFrom\x12F\n" +
 	"\x0ebackfill_until\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\rbackfillUntil\x12&\n" +
 	"\rone_at_a_time\x18\x16 \x01(\bB\x03\xe0A\x01R\n" +
-	"oneAtATime\x12<\n" +
+	"oneAtATime\x12!\n" +
+	"\n" +
+	"dry_run_id\x18\x18 \x01(\x03B\x03\xe0A\x01R\bdryRunId\x12\x1d\n" +
+	"\acounted\x18\x19 \x01(\x03B\x03\xe0A\x03R\acounted\x12<\n" +
 	"\x05state\x18\n" +
 	" \x01(\x0e2!.perceptor.v1.BulkOperation.StateB\x03\xe0A\x03R\x05state\x12\x1d\n" +
 	"\amatched\x18\v \x01(\x03B\x03\xe0A\x03R\amatched\x12\x17\n" +

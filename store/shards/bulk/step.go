@@ -86,6 +86,9 @@ var errBusy = errors.New("locked by another transaction")
 // and the other chores of the database wait meanwhile.
 var errCountLong = errors.New("counting at one instant takes too long; choose a narrower filter or a shorter range")
 
+// errMoreThanCounted ends an operation that would change more than its dry run counted. The step is not committed.
+var errMoreThanCounted = errors.New("more match by now than were counted; count again")
+
 // Bulk executes the next step of the open operations of database d. own is the ownership
 // of the database's chores. small steps hold fewer locks for a shorter time.
 func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, small bool) (task.BulkStep, error) {
@@ -117,7 +120,7 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	if err == nil || out.Lost {
 		return out, nil
 	}
-	if errors.Is(err, errCountLong) {
+	if errors.Is(err, errCountLong) || errors.Is(err, errMoreThanCounted) {
 		return out, step.giveUp(ctx, err)
 	}
 	pause, text := bulkRetry, ""
@@ -232,6 +235,9 @@ func (b *bulkStep) tx(ctx context.Context, f func(tx pgx.Tx, now task.Instant) e
 		b.pace, b.locking = b.s.machines.NewPace(), true
 		if err := errors.Join(f(tx, now), b.failed); err != nil {
 			return err
+		}
+		if c := b.terms.Counted; c != nil && b.row.sum.Matched+b.sum.Matched > c[b.d] {
+			return fmt.Errorf("%w: the dry run %d counted %d in this database", errMoreThanCounted, b.terms.CountedBy, c[b.d])
 		}
 		if err := b.dropKeys(ctx, tx); err != nil {
 			return err

@@ -1,0 +1,72 @@
+package shards
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/perceptor/perceptor/store/shards/bulk"
+	"github.com/perceptor/perceptor/task"
+)
+
+// TestAnOperationChangesNoMoreThanWasCounted adds tasks after the count that match, too, as an edit would make them match.
+func TestAnOperationChangesNoMoreThanWasCounted(t *testing.T) {
+	for _, action := range []task.BulkAction{task.BulkPause, task.BulkCancel, task.BulkReschedule, task.BulkReplay} {
+		for _, more := range []int{0, 1} {
+			t.Run(fmt.Sprint(action, " ", more, " more"), func(t *testing.T) {
+				b := setup(t, nearOnly)
+				own := b.chores()
+				some := func() { b.add(b.spec(task.OneShot, b.inHours(5))) }
+				if action == task.BulkReplay {
+					some = func() { b.die(func(s *task.Spec) { s.Retention = 0 }) }
+				} else {
+					b.spread()
+				}
+				some()
+				some()
+				shift := time.Duration(0)
+				if action == task.BulkReschedule {
+					shift = time.Hour
+				}
+				counted := b.finishBulk(own, b.bulk(action, task.BulkTerms{DryRun: true, Shift: shift}), func() { b.advance(time.Minute) }).Matched
+				if counted < 2 {
+					t.Fatalf("counted %d", counted)
+				}
+				for range more {
+					some()
+				}
+				b.advance(time.Minute)
+				parts := make([]int64, task.Databases)
+				parts[b.d] = counted
+				op := b.mustCreate(action, task.BulkTerms{MaxRate: 10 * task.Databases, Shift: shift, CountedBy: 9, Counted: parts})
+				b.finishOrAbort(own, op)
+				p, want := b.part(op), task.BulkDone
+				if more > 0 {
+					want = task.BulkAborted
+				}
+				if p.State != want || p.Matched > counted || (p.Matched < counted) != (more > 0) || strings.Contains(p.Error, "the dry run 9 counted") != (more > 0) {
+					t.Errorf("%d were counted; the operation is %+v", counted, p)
+				}
+				if found, err := b.Recount(t.Context(), b.d, b.tenant, false); err != nil || len(found) != 0 {
+					t.Errorf("recount %+v, %v", found, err)
+				}
+			})
+		}
+	}
+}
+
+// finishOrAbort executes steps until the operation has ended in the bundle's database.
+func (b *bundle) finishOrAbort(own task.Ownership, op *bulk.Row) {
+	b.t.Helper()
+	for range 1000 {
+		if step, err := b.Bulk(b.t.Context(), b.d, own, true); err != nil || step.Lost {
+			b.t.Fatalf("%+v, %v", step, err)
+		}
+		if b.part(op).State != task.BulkRunning {
+			return
+		}
+		b.advance(time.Minute)
+	}
+	b.t.Fatal("the operation does not end")
+}
