@@ -16,8 +16,9 @@ import (
 func (c *ctl) bulkWatch() *cobra.Command {
 	return &cobra.Command{
 		Use: "watch ID", Short: "Show the progress of an operation until it ends", Args: cobra.ExactArgs(1),
-		Long: "Show the progress of an operation until it ends: on a terminal as a bar, elsewhere as a line every 5 s. Then show\n" +
-			"what it did. Ctrl-C ends the command and not the operation.",
+		Long: "Show the progress of an operation until it ends: on a terminal in its last line, elsewhere as a line every 5 s. It is a\n" +
+			"bar if a dry run has counted what there is to do (bulk create --counted-by), or else the number of tasks that are done.\n" +
+			"Then show what it did. Ctrl-C ends the command and not the operation.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseInt(args[0], 10, 64)
 			if err != nil {
@@ -43,12 +44,22 @@ func (c *ctl) watchBulk(cmd *cobra.Command, id int64) error {
 			return false, err
 		}
 		if o.State != perceptorv1.BulkOperation_DONE && o.State != perceptorv1.BulkOperation_ABORTED {
-			bar.Show(int64(o.FinishedParts), task.Databases, bulkProgress(o))
+			done, total := bulkDone(o)
+			bar.Show(done, total, bulkProgress(o))
 			return false, nil
 		}
 		bar.End()
 		return true, c.show(cmd, o, func() *table { return bulkTable(o) })
 	})
+}
+
+// bulkDone returns how many tasks or runs an operation has dealt with, and of how many, if a dry run has counted
+// them; 0 if nobody knows. A dry run counts each database at once.
+func bulkDone(o *perceptorv1.BulkOperation) (done, total int64) {
+	if o.DryRun {
+		return int64(o.FinishedParts), task.Databases
+	}
+	return o.Done + o.Failed, o.Counted
 }
 
 // bulkProgress tells in a few words what an operation has done.
@@ -57,6 +68,7 @@ func bulkProgress(o *perceptorv1.BulkOperation) string {
 	if !o.DryRun {
 		text += fmt.Sprintf(", %d done, %d failed", o.Done, o.Failed)
 	}
+	text += fmt.Sprintf(", %d of %d databases ended", o.FinishedParts, task.Databases)
 	for _, p := range o.Parts {
 		if p.Error != "" && p.State != perceptorv1.BulkOperation_DONE {
 			return text + fmt.Sprintf("; database %d: %s", p.Database, p.Error)
