@@ -19,6 +19,7 @@ func Stored() map[string]int64 {
 		"ms.DAY":    24 * time.Hour.Milliseconds(),
 		"ms.MONTH":  30 * 24 * time.Hour.Milliseconds(), // thirty days
 
+		"bulk_action.PAUSE":  int64(BulkPause),
 		"bulk_action.RESUME": int64(BulkResume),
 
 		"bulk_state.RUNNING": int64(BulkRunning),

@@ -598,3 +598,43 @@ func TestAStepEndsWhenItHasComputedForLong(t *testing.T) {
 		})
 	}
 }
+
+// TestATenantWithManyOperationsDoesNotHoldUpAnother gives one tenant a hundred operations and another one a single
+// operation of several steps, and then the first one a PAUSE.
+func TestATenantWithManyOperationsDoesNotHoldUpAnother(t *testing.T) {
+	b := setup(t, nearOnly)
+	own := b.chores()
+	add := func() {
+		specs := make([]task.Spec, 450)
+		for i := range specs {
+			specs[i] = b.spec(task.OneShot, b.inHours(1))
+		}
+		b.add(specs...)
+	}
+	other := b.tenant + 1
+	add()
+	for range task.MaxOpenBulk {
+		b.bulk(task.BulkReschedule, task.BulkTerms{Shift: time.Second})
+	}
+	mine := b.tenant
+	b.tenant = other
+	add()
+	op := b.bulk(task.BulkCancel, task.BulkTerms{})
+	steps := func(op *bulk.Row) (n int) {
+		t.Helper()
+		for ; b.part(op).State == task.BulkRunning && n < 60; n++ {
+			if step, err := b.Bulk(t.Context(), b.d, own, true); err != nil || step.Lost || step.Err != nil {
+				t.Fatalf("%+v, %v", step, err)
+			}
+			b.advance(10 * time.Millisecond)
+		}
+		return n
+	}
+	if n := steps(op); n > 20 {
+		t.Errorf("the other tenant's operation took %d steps of the database", n)
+	}
+	b.tenant = mine
+	if n := steps(b.bulk(task.BulkPause, task.BulkTerms{})); n > 20 {
+		t.Errorf("the PAUSE took %d steps beside other operations of its tenant", n)
+	}
+}

@@ -37,6 +37,8 @@ const (
 	// bulkTimeout limits a step; countTimeout limits a dry run, which is one snapshot.
 	bulkTimeout  = 15 * time.Second
 	countTimeout = 3 * time.Minute
+	// bulkCompared is how many operations of a database are compared for whose turn it is.
+	bulkCompared = 1000
 	// bulkNote limits the time to store the error of a step.
 	bulkNote = 2 * time.Second
 )
@@ -105,7 +107,7 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	if err := ops.spreadOpen(ctx, d); err != nil {
 		ops.db.Log.Warn("bulk operation is not stored in all databases yet; trying again", "database", d, "err", err)
 	}
-	rows, err := Read(ctx, ops.db.Pool(d), sql.BulkNext)
+	rows, err := Read(ctx, ops.db.Pool(d), sql.BulkNext, bulkCompared)
 	if err != nil {
 		return task.BulkStep{}, fmt.Errorf("look for bulk operations: %w", err)
 	}

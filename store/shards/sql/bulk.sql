@@ -83,12 +83,20 @@ EXISTS (SELECT FROM bulk_operation b WHERE b.state = {{bulk_state.RUNNING}}) OR 
 -- name: BulkOpen()
 SELECT {{bulk_open}};
 
--- name: BulkNext()
--- The operation whose next step is due first in this database.
+-- name: BulkNext(max_rows int8)
+-- The operation that does the next step in this database. Tenants take turns: next_at of an operation without a
+-- rate is when it did its last step, so the highest one is when its tenant had its last turn. Of the operations of
+-- the tenant a PAUSE comes first, then the one that has waited for longest. @max_rows bounds how many are compared,
+-- those that have waited for longest.
 SELECT {{bulk_columns}}
-  FROM bulk_operation b
- WHERE b.state = {{bulk_state.RUNNING}} AND b.wanted = {{wanted.RUN}} AND b.next_at <= now_ms()
- ORDER BY b.next_at
+  FROM (SELECT w.*, max(w.next_at) OVER (PARTITION BY w.tenant_id) AS served
+          FROM (SELECT o.tenant_id, o.id, o.next_at
+                  FROM bulk_operation o
+                 WHERE o.state = {{bulk_state.RUNNING}} AND o.wanted = {{wanted.RUN}} AND o.next_at <= now_ms()
+                 ORDER BY o.next_at
+                 LIMIT @max_rows) w) w
+  JOIN bulk_operation b ON b.tenant_id = w.tenant_id AND b.id = w.id
+ ORDER BY w.served, b.action <> {{bulk_action.PAUSE}}, w.next_at
  LIMIT 1;
 
 -- name: BulkHold(tenant int4, id int8, position text)
