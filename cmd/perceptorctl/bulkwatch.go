@@ -49,8 +49,21 @@ func (c *ctl) watchBulk(cmd *cobra.Command, id int64) error {
 			return false, nil
 		}
 		bar.End()
+		if why := whyAborted(o); why != "" {
+			fmt.Fprintln(cmd.ErrOrStderr(), why)
+		}
 		return true, c.show(cmd, o, func() *table { return bulkTable(o) })
 	})
+}
+
+// whyAborted tells why the service has aborted an operation. It returns "" for one that was not aborted, or by a caller.
+func whyAborted(o *perceptorv1.BulkOperation) string {
+	for _, p := range o.Parts {
+		if o.State == perceptorv1.BulkOperation_ABORTED && p.State == perceptorv1.BulkOperation_ABORTED && p.Error != "" {
+			return fmt.Sprintf("operation %d was aborted: database %d: %s", o.Id, p.Database, p.Error)
+		}
+	}
+	return ""
 }
 
 // bulkDone returns how many tasks or runs an operation has dealt with, and of how many, if a dry run has counted

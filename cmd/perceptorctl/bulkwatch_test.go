@@ -21,3 +21,16 @@ func TestTheBarOfABulkOperationCountsTasks(t *testing.T) {
 		}
 	}
 }
+
+func TestAWatchTellsWhyTheServiceHasAbortedAnOperation(t *testing.T) {
+	o := &perceptorv1.BulkOperation{Id: 7, State: perceptorv1.BulkOperation_ABORTED, Parts: []*perceptorv1.BulkOperation_Part{
+		{Database: 0, State: perceptorv1.BulkOperation_DONE, Error: "that was repeated"},
+		{Database: 1, State: perceptorv1.BulkOperation_ABORTED, Error: "aborted by operation 9"},
+	}}
+	if got, want := whyAborted(o), "operation 7 was aborted: database 1: aborted by operation 9"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if o.Parts[1].Error = ""; whyAborted(o) != "" {
+		t.Errorf("aborted by a caller: %q", whyAborted(o))
+	}
+}
