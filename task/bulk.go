@@ -76,6 +76,9 @@ const (
 	MaxBulkRate = 1_000_000
 	// MaxOpenBulk is how many operations of a tenant may be open at a time.
 	MaxOpenBulk = 100
+	// MorePauses is how many operations more there may be when a PAUSE is created, which stops things
+	// when something goes wrong.
+	MorePauses = 10
 	// BulkKept is how long a finished operation can be looked up.
 	BulkKept = 30 * 24 * time.Hour
 )

@@ -230,3 +230,20 @@ func TestAResumeUnderWayResumesNothingThatACallHasPausedSince(t *testing.T) {
 		})
 	}
 }
+
+func TestAPauseIsAcceptedBesideAsManyOperationsAsThereMayBe(t *testing.T) {
+	b := setup(t, nearOnly)
+	b.tenant += int32((b.d - kernel.Home(b.tenant) + task.Databases) % task.Databases)
+	for range task.MaxOpenBulk {
+		b.bulk(task.BulkReschedule, task.BulkTerms{Shift: time.Second})
+	}
+	if _, err := b.create(task.BulkCancel, task.BulkTerms{}); task.CodeOf(err) != task.ResourceExhausted {
+		t.Errorf("one more CANCEL: %v", err)
+	}
+	for range task.MorePauses {
+		b.mustCreate(task.BulkPause, task.BulkTerms{})
+	}
+	if _, err := b.create(task.BulkPause, task.BulkTerms{}); task.CodeOf(err) != task.ResourceExhausted {
+		t.Errorf("too many PAUSEs: %v", err)
+	}
+}

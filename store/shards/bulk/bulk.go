@@ -159,8 +159,11 @@ func (ops *Operations) CreateBulk(ctx context.Context, tenant int32, action task
 	}
 	pool, most := ops.db.Pool(kernel.Home(tenant)), task.MaxOpenBulk
 	made := &Row{Tenant: tenant, ID: id, Action: action, Terms: text}
-	if action == task.BulkDeleteTenant {
+	switch action {
+	case task.BulkDeleteTenant:
 		most++ // a deletion is allowed beside any other operations
+	case task.BulkPause:
+		most += task.MorePauses
 	}
 	if err := ops.insert(ctx, made, terms, hash, most); err != nil {
 		return nil, kernel.Unavailable(fmt.Errorf("create bulk operation: %w", err))
@@ -170,7 +173,7 @@ func (ops *Operations) CreateBulk(ctx context.Context, tenant int32, action task
 	case errors.Is(err, pgx.ErrNoRows) && action == task.BulkDeleteTenant:
 		return nil, task.Errorf(task.ReasonTenantNotFound, "the tenant does not exist")
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, task.Errorf(task.ReasonTooManyOperations, "the tenant has %d open operations; at most %d are allowed", task.MaxOpenBulk, task.MaxOpenBulk)
+		return nil, task.Errorf(task.ReasonTooManyOperations, "the tenant has %d open operations or more, which is the maximum when a %s is created", most, action)
 	case err != nil:
 		return nil, kernel.Unavailable(fmt.Errorf("create bulk operation: %w", err))
 	case !bytes.Equal(stored, hash):
