@@ -90,7 +90,7 @@ func TestTheBrokerThatAnswersIsVerified(t *testing.T) {
 		}
 		_, port, _ := net.SplitHostPort(cluster.ListenAddrs()[0])
 		c := newConsumer(l, &perceptorv1.Delivery{Topic: testTopic, Group: testTopic, Brokers: []string{silentBroker(t), "localhost:" + port}})
-		c.dialer.TLS = ca.Trust()
+		c.tls = ca.Trust()
 		f := c.newFetcher(t.Context(), nil)
 		defer f.transport.CloseIdleConnections()
 		_, err = f.client().Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{testTopic}})

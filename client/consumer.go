@@ -3,10 +3,10 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 	"time"
 
@@ -28,7 +28,8 @@ type consumer struct {
 	topic   string
 	group   string
 	brokers brokerList
-	dialer  *kafka.Dialer
+	tls     *tls.Config   // nil: in the clear
+	dialer  *kafka.Dialer // of the group; its DialFunc does the TLS
 	times   groupTimes
 	closing sync.WaitGroup // groups
 	trouble logLimit
@@ -84,9 +85,10 @@ func newConsumer(l *Listener, d *perceptorv1.Delivery) *consumer {
 	}
 	return &consumer{
 		l: l, topic: d.GetTopic(), group: d.GetGroup(), brokers: newBrokerList(d.GetBrokers()), times: l.cfg.kafka, newest: map[int]time.Time{},
+		tls: l.c.cfg.Kafka.TLS,
 		dialer: &kafka.Dialer{
 			ClientID: "perceptor-listener", Timeout: kafkaTimeout, DualStack: true,
-			TLS: l.c.cfg.Kafka.TLS, SASLMechanism: login, DialFunc: kafkadial.Bounded((&net.Dialer{}).DialContext),
+			SASLMechanism: login, DialFunc: kafkadial.Bounded(asking(l.c.cfg.Kafka.TLS)),
 		},
 	}
 }

@@ -381,7 +381,7 @@ func (f *fetcher) dial(ctx context.Context, network, address string) (net.Conn, 
 	if !f.open.add(conn) {
 		return nil, errors.Join(net.ErrClosed, conn.Close())
 	}
-	return withTLS(ctx, f.dialer.TLS, &impatientConn{Conn: conn, closed: func() { f.open.remove(conn) }}, address)
+	return withTLS(ctx, f.tls, &impatientConn{Conn: conn, closed: func() { f.open.remove(conn) }}, address)
 }
 
 // withTLS returns a connection with TLS to the host of an address, unless the configuration is nil.
