@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"net"
 	"syscall"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 )
@@ -45,6 +46,17 @@ func (e *DeletedTenantError) Error() string { return fmt.Sprintf("tenant %d was 
 
 // Obsolete returns true because the record need not be published.
 func (e *DeletedTenantError) Obsolete() bool { return true }
+
+// A QuotaError reports that a broker takes no records for a while, because this program has sent more than a quota of the brokers allows.
+type QuotaError struct {
+	// Wait is how much longer.
+	Wait time.Duration
+}
+
+func (e *QuotaError) Error() string {
+	return fmt.Sprintf("the broker takes nothing for another %s, because this program is above a quota of Kafka (see producer_byte_rate, request_percentage)",
+		e.Wait.Round(time.Second))
+}
 
 // ErrUnknownTenant reports that the tenant of a record has no known topic.
 var ErrUnknownTenant = errors.New("unknown tenant")

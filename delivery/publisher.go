@@ -59,6 +59,7 @@ type Publisher struct {
 	addr      net.Addr
 	transport *kafka.Transport
 	layouts   *layouts
+	throttles throttles
 }
 
 // NewPublisher returns a publisher, which connects on first use.
@@ -317,6 +318,9 @@ const maxBroken = 4
 
 // produce sends the batches to their leader. It replaces broken connections immediately.
 func (p *Publisher) produce(ctx context.Context, leader int32, batches []*batch) (*produce.Response, error) {
+	if wait := p.throttles.wait(leader, time.Now()); wait > p.cfg.Timeout {
+		return nil, &QuotaError{Wait: wait}
+	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout+time.Second)
 	defer cancel()
 	for try := 1; ; try++ {
@@ -326,6 +330,7 @@ func (p *Publisher) produce(ctx context.Context, leader int32, batches []*batch)
 			if !ok {
 				return nil, errNoAnswer
 			}
+			p.throttles.answered(leader, time.Now(), time.Duration(answer.ThrottleTimeMs)*time.Millisecond)
 			return answer, nil
 		}
 		if try == maxBroken || !isBroken(err) || ctx.Err() != nil {
