@@ -37,8 +37,11 @@ func (p *Publisher) Ping(ctx context.Context) error { return p.cfg.Ping(ctx) }
 // may accept it and never answer. That it was closed is not what to tell then.
 func (c Config) ask(ctx context.Context, broker string) error {
 	err := c.askOnce(ctx, broker)
-	if err != nil && ctx.Err() != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("%s: the broker does not answer: %w", broker, ctx.Err())
+	case isBroken(err):
+		return fmt.Errorf("%s: the broker closes the connection, as it does if its listener needs another kafka.tls or kafka.sasl: %w", broker, err)
 	}
 	return err
 }
@@ -57,7 +60,8 @@ func (c Config) askOnce(ctx context.Context, broker string) error {
 		return err
 	}
 	defer conn.Close()
-	if _, err := conn.ApiVersions(); err != nil {
+	// Not for its versions, which a broker tells before a login.
+	if _, err := conn.Brokers(); err != nil {
 		return fmt.Errorf("%s: %w", broker, err)
 	}
 	return nil

@@ -255,6 +255,7 @@ func TestEveryLoginToKafkaWorksAndWrongOnesAreRefused(t *testing.T) {
 		"an unknown user":                ping(addr, trust, login(kafkalogin.Scram512, "nobody", testenv.KafkaPassword)),
 		"an expired token":               ping(addr, trust, tokenOf(t, testenv.KafkaAdmin, -time.Hour)),
 		"no TLS":                         ping(addr, nil, s.server.Admin()),
+		"no login":                       ping(addr, trust, nil),
 		"the certificate of another CA":  ping(addr, testenv.NewCA(t).Trust(), s.server.Admin()),
 		"a client of another CA":         ping(s.server.MTLSAddr(), withCertificate(testenv.NewCA(t)), nil),
 		"no client certificate for mTLS": ping(s.server.MTLSAddr(), trust, nil),
@@ -268,6 +269,9 @@ func TestEveryLoginToKafkaWorksAndWrongOnesAreRefused(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s was accepted", name)
 		}
+	}
+	if err := bad["no login"]; err != nil && !strings.Contains(err.Error(), "kafka.sasl") {
+		t.Errorf("%v; want that the login may be missing", err)
 	}
 }
 
