@@ -84,10 +84,11 @@ func isTooLarge(code int16) bool {
 	return kafka.Error(code) == kafka.MessageSizeTooLarge || kafka.Error(code) == kafka.RecordListTooLarge
 }
 
-// isMoved reports whether the broker is no longer the leader of the partition.
+// isMoved reports whether the broker may no longer be the leader of the partition.
 func isMoved(code int16) bool {
 	switch kafka.Error(code) {
-	case kafka.NotLeaderForPartition, kafka.LeaderNotAvailable, kafka.UnknownTopicOrPartition, kafka.ReplicaNotAvailable:
+	case kafka.NotLeaderForPartition, kafka.LeaderNotAvailable, kafka.UnknownTopicOrPartition, kafka.ReplicaNotAvailable,
+		kafka.KafkaStorageError: // the disk of a partition has failed, and another broker leads it
 		return true
 	}
 	return false

@@ -248,6 +248,24 @@ func TestLeaderThatMovesIsFollowed(t *testing.T) {
 	eventually(t, p, pubs, time.Minute)
 }
 
+// TestLeaderWhoseDiskHasFailedIsReplaced: a broker of which one of several disks has failed does not say that others lead the partitions
+// which were on it.
+func TestLeaderWhoseDiskHasFailedIsReplaced(t *testing.T) {
+	tenants := tenantsOf("", 1)
+	c := broker(t, tenants, kfake.NumBrokers(2))
+	p := publisher(t, c.ListenAddrs(), tenants, nil)
+	pubs := deliveries(1, 40, 10)
+	publishAll(t, p, pubs)
+	const broken = 0
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Nodes: []int32{broken}, Topic: "t-1", Err: kerr.KafkaStorageError, Count: -1})
+	for part := range int32(4) {
+		if err := c.MoveTopicPartition("t-1", part, 1-broken); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, p, pubs, layoutAge/2)
+}
+
 func TestNewTopicIsFoundBeforeTheMetadataIsOld(t *testing.T) {
 	tenants := tenantsOf("", 2)
 	testNewTopic(t, broker(t, names{1: "t-1"}).ListenAddrs(), tenants)
