@@ -76,6 +76,8 @@ func partitionError(topic string, code int16) error {
 		return nil
 	case kafka.UnknownTopicOrPartition, kafka.InvalidTopic, kafka.TopicAuthorizationFailed:
 		return &TopicError{Topic: topic, Err: err}
+	case kafka.InvalidTimestamp: // only of a topic that has not the settings of a new one
+		return fmt.Errorf("publish to topic %s: are the clocks of this machine and of the broker right? %w", topic, err)
 	}
 	return fmt.Errorf("publish to topic %s: %w", topic, err)
 }

@@ -122,6 +122,9 @@ func (t *Topics) Create(ctx context.Context, topic string) error {
 		{ConfigName: "cleanup.policy", ConfigValue: "delete"},
 		{ConfigName: "retention.ms", ConfigValue: strconv.FormatInt(t.cfg.Retention.Milliseconds(), 10)},
 		{ConfigName: "retention.bytes", ConfigValue: "-1"},
+		// By the clock of the broker: it refuses records of a dispatcher whose clock is an hour ahead, and deletes those
+		// of one whose clock is behind by the retention before they are read.
+		{ConfigName: "message.timestamp.type", ConfigValue: "LogAppendTime"},
 	}
 	if need := t.messageBytes(); need > defaultMessageBytes {
 		entries = append(entries, kafka.ConfigEntry{ConfigName: "max.message.bytes", ConfigValue: strconv.Itoa(need)})

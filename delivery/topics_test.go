@@ -9,6 +9,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/perceptor/perceptor/internal/testenv"
 )
@@ -71,6 +72,33 @@ func testEnsure(t *testing.T, brokers []string, prefix string) {
 	}
 	if len(found) != 1 || !strings.Contains(found[0].String(), "one replica") {
 		t.Errorf("findings = %v, want one about the single replica", found)
+	}
+}
+
+// TestRecordsOfADispatcherWithAWrongClockAreKept writes records as it would.
+func TestRecordsOfADispatcherWithAWrongClockAreKept(t *testing.T) {
+	t.Parallel()
+	brokers := []string{testenv.Kafka(t).Addr()}
+	topics := newTestTopics(t, brokers, TopicConfig{Prefix: testenv.TopicPrefix(t), Replication: 1})
+	topic := topics.Name(1, "acme")
+	if err := topics.Ensure(t.Context(), topic); err != nil {
+		t.Fatal(err)
+	}
+	writer, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.UnknownTopicRetries(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	for _, wrong := range []time.Duration{2 * time.Hour, -30 * 24 * time.Hour} {
+		record := &kgo.Record{Topic: topic, Timestamp: time.Now().Add(wrong), Value: []byte("run")}
+		if err := writer.ProduceSync(t.Context(), record).FirstErr(); err != nil {
+			t.Fatalf("a clock that is %s ahead: %v", wrong, err)
+		}
+	}
+	for _, r := range stored(t, brokers, 2, topic) {
+		if age := time.Since(r.Timestamp); age.Abs() > time.Hour {
+			t.Errorf("a record counts as %s old", age)
+		}
 	}
 }
 
