@@ -63,13 +63,16 @@ type OutOfRange struct {
 	Partition int
 	// Next is the offset to read next. The partition has the offsets from First to before End.
 	Next, First, End int64
+
+	// anew is set if the topic was created again, whatever offsets it has.
+	anew bool
 }
 
 // Lost returns how many records Kafka has deleted before they were read. It returns -1 if that
-// is unknown because the partition ends before Next: then the topic was created again, or Kafka
+// is unknown because the topic was created again, or the partition ends before Next: then it was, or Kafka
 // has lost records, and the listener reads those of the last minutes again, or all if it has read none.
 func (o OutOfRange) Lost() int64 {
-	if o.Next > o.End {
+	if o.Next > o.End || o.anew {
 		return -1
 	}
 	return max(o.First-o.Next, 0)

@@ -46,6 +46,8 @@ type feed struct {
 	// next is the offset after the last delivered record, and from that after the last fetched
 	// one. A negative offset means the first one that the partition has.
 	next, from int64
+	// vanished is set when the broker did not know the partition: the topic may be another one when it is back.
+	vanished bool
 }
 
 // Bounds of a fetch. A broker returns the first records even if they are larger.
@@ -141,6 +143,9 @@ func (f *fetcher) byLeader(feeds []*feed) ([][]*feed, error) {
 	}
 	leaders := map[int]int{} // by partition
 	for _, t := range m.Topics {
+		for _, feed := range feeds {
+			feed.vanished = feed.vanished || errors.Is(t.Error, kafka.UnknownTopicOrPartition)
+		}
 		for _, p := range t.Partitions {
 			if p.Error == nil {
 				leaders[p.ID] = p.Leader.ID
@@ -173,10 +178,16 @@ func (f *fetcher) byLeader(feeds []*feed) ([][]*feed, error) {
 
 func (f *fetcher) client() *kafka.Client { return &kafka.Client{Addr: f.addr, Transport: f.transport} }
 
-// begin finds the first offsets of partitions of one leader that are read from there.
+// begin finds the first offsets of partitions of one leader that are read from there, and looks whether those that
+// had vanished are the same.
 func (f *fetcher) begin(feeds []*feed) error {
 	var unknown []int
 	for _, feed := range feeds {
+		if feed.vanished && feed.from >= 0 {
+			if err := f.afterGap(feed); err != nil {
+				return err
+			}
+		}
 		if feed.from < 0 {
 			unknown = append(unknown, feed.tracker.partition)
 		}
@@ -333,8 +344,11 @@ func (f *fetcher) deliverAll(parts []part) {
 		case errors.As(p.err, &unreadable):
 			f.skipBatch(p.feed, unreadable)
 		case errors.Is(p.err, kafka.OffsetOutOfRange):
-			f.afterGap(p.feed)
+			if err := f.afterGap(p.feed); err != nil && f.ctx.Err() == nil {
+				f.report(fmt.Sprintf("reading the offsets of partition %d", p.tracker.partition), err)
+			}
 		default:
+			p.vanished = p.vanished || errors.Is(p.err, kafka.UnknownTopicOrPartition)
 			f.report(fmt.Sprintf("reading partition %d", p.tracker.partition), p.err)
 		}
 		again = append(again, p.feed)

@@ -31,41 +31,54 @@ func (c *consumer) checkGap(partition int, offset, next int64) int64 {
 // are on their way.
 const rereads = 10 * time.Minute
 
-// afterGap handles a partition without the offset to read. It sets the offset from which to
+// afterGap handles a partition without the offset to read, or one that was gone for a while. It sets the offset from which to
 // read, and the tracker for it. If the partition ends before that offset, records were lost, or the
 // topic was created again. Where the lost ones began is not known. So the records are read again
 // from shortly before the newest one that was read, for those after it were not; a topic keeps
 // records for days, and all others were. If none was read here, all records are read. Runs that are
 // read again are recognised as duplicates. afterGap looks twice, because a new leader may not know
 // the end of its partition at first.
-func (f *fetcher) afterGap(feed *feed) {
-	partition := feed.tracker.partition
+func (f *fetcher) afterGap(feed *feed) error {
 	for look := 1; ; look++ {
-		ranges, err := f.ranges(f.ctx, partition)
-		o := ranges[partition]
-		o.Next = feed.from
+		o, err := f.rangeOf(feed)
 		switch {
-		case f.ctx.Err() != nil:
-			return
 		case err != nil:
-			f.report(fmt.Sprintf("reading the offsets of partition %d", partition), err)
-			return
-		case feed.from <= o.End:
+			return err
+		case feed.from <= o.End && !o.anew:
 			feed.from = max(feed.from, o.First) // the next record tells that some are missing
-			return
-		case look == 2:
+			feed.vanished = false
+			return nil
+		case look == 2 || o.anew:
 			from, err := f.unread(o)
 			if err != nil {
-				f.report(fmt.Sprintf("reading the offsets of partition %d", partition), err)
-				return
+				return err
 			}
 			f.outOfRange(o, from)
-			feed.tracker = f.restart(f.g, partition)
-			feed.next, feed.from = kafka.FirstOffset, from
-			return
+			feed.tracker = f.restart(f.g, o.Partition)
+			feed.next, feed.from, feed.vanished = kafka.FirstOffset, from, false
+			return nil
 		}
 		ctxtime.Sleep(f.ctx, f.times.backoff)
 	}
+}
+
+// rangeOf returns what a partition has instead of the offset to read. A topic that was created again may have that
+// offset already, of another record. Then all of its records are newer than the newest one that was read.
+func (f *fetcher) rangeOf(feed *feed) (OutOfRange, error) {
+	partition := feed.tracker.partition
+	ranges, err := f.ranges(f.ctx, partition)
+	if err != nil {
+		return OutOfRange{}, err
+	}
+	o := ranges[partition]
+	o.Next = feed.from
+	newest, known := f.newestRead(partition)
+	if !known || o.Next <= o.First || o.Next > o.End {
+		return o, nil
+	}
+	newer, err := f.since(partition, newest.Add(time.Millisecond))
+	o.anew = newer == o.First
+	return o, err
 }
 
 // hasRead remembers when the newest record of a batch was written, in ms. A writer whose clock is ahead
@@ -79,40 +92,55 @@ func (c *consumer) hasRead(partition int, ms int64) {
 	}
 }
 
+func (c *consumer) newestRead(partition int) (newest time.Time, known bool) {
+	c.newestMu.Lock()
+	defer c.newestMu.Unlock()
+	newest, known = c.newest[partition]
+	return newest, known
+}
+
 // unread returns the offset from which a partition has all records that were not read here, although
 // offsets before it were.
 func (f *fetcher) unread(o OutOfRange) (int64, error) {
-	f.newestMu.Lock()
-	newest, known := f.newest[o.Partition]
-	f.newestMu.Unlock()
+	newest, known := f.newestRead(o.Partition)
 	if !known {
 		return o.First, nil
 	}
+	from, err := f.since(o.Partition, newest.Add(-rereads))
+	if err == nil && from < o.First {
+		from = o.End // all are older
+	}
+	return from, err
+}
+
+// since returns the first offset of a partition with a record that was written at an instant or later, or -1.
+func (f *fetcher) since(partition int, at time.Time) (int64, error) {
 	ctx, cancel := context.WithTimeout(f.ctx, silenceLimit)
 	defer cancel()
 	r, err := f.client().ListOffsets(ctx, &kafka.ListOffsetsRequest{
-		Topics: map[string][]kafka.OffsetRequest{f.topic: {kafka.TimeOffsetOf(o.Partition, newest.Add(-rereads))}},
+		Topics: map[string][]kafka.OffsetRequest{f.topic: {kafka.TimeOffsetOf(partition, at)}},
 	})
 	if err != nil {
-		return 0, err
+		return -1, err
 	}
 	for _, p := range r.Topics[f.topic] {
 		if p.Error != nil {
-			return 0, fmt.Errorf("partition %d: %w", o.Partition, p.Error)
+			return -1, fmt.Errorf("partition %d: %w", partition, p.Error)
 		}
-		for from := range p.Offsets {
-			if from >= o.First {
-				return from, nil
-			}
+		for offset := range p.Offsets {
+			return offset, nil
 		}
 	}
-	return o.End, nil // all are older
+	return -1, nil
 }
 
 // outOfRange tells of records that are lost, and where the listener continues.
 func (c *consumer) outOfRange(o OutOfRange, from int64) {
 	what := "Kafka has deleted records before they were read"
-	if o.Lost() < 0 {
+	switch {
+	case o.anew:
+		what = "the topic was created again; its records are read from their start"
+	case o.Lost() < 0:
 		what = "partition ends before the offset to read next; its last records are read again"
 	}
 	c.l.log.Error(what+"; runs without a result are delivered again after their ack_timeout", "topic", c.topic,

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -66,10 +67,20 @@ func (b *bench) commitOffset(offset int64) {
 // recreate deletes the topic and creates it again.
 func (b *bench) recreate() {
 	b.t.Helper()
+	b.deleteTopic()
+	b.createTopic()
+}
+
+func (b *bench) deleteTopic() {
+	b.t.Helper()
 	gone, err := b.admin.DeleteTopics(b.t.Context(), &kafka.DeleteTopicsRequest{Topics: []string{testTopic}})
 	if err != nil || gone.Errors[testTopic] != nil {
 		b.t.Fatal(err, gone)
 	}
+}
+
+func (b *bench) createTopic() {
+	b.t.Helper()
 	made, err := b.admin.CreateTopics(b.t.Context(), &kafka.CreateTopicsRequest{
 		Topics: []kafka.TopicConfig{{Topic: testTopic, NumPartitions: 1, ReplicationFactor: 1}},
 	})
@@ -177,6 +188,40 @@ func TestPartitionThatBeginsAnewIsReadFromItsStart(t *testing.T) {
 		b.awaitHandled(&c, 13)
 		g.want(t, 10, 0, -1)
 	})
+}
+
+// TestATopicThatIsCreatedAgainIsReadFromItsStartAlthoughItHasMoreRecords has a backlog that is published before the
+// listener looks for the topic again.
+func TestATopicThatIsCreatedAgainIsReadFromItsStartAlthoughItHasMoreRecords(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1)
+	var cut atomic.Bool
+	b.kafka.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+		b.kafka.KeepControl()
+		if cut.Load() {
+			return nil, errors.New("cut"), true
+		}
+		return nil, nil, false
+	})
+	var c counter
+	var g gaps
+	b.listen(ListenerConfig{Events: Events{OutOfRange: g.add}}, map[string]Handler{"count": c.handle})
+	pubs := manyRuns(23, "count")
+	b.publish(pubs[:10]...)
+	b.awaitHandled(&c, 10)
+	b.awaitCommitted()
+	b.deleteTopic()
+	b.eventually("the listener has missed the topic", func() bool { return strings.Contains(b.logs.String(), "Unknown Topic") })
+	cut.Store(true)
+	b.createTopic()
+	b.publish(pubs[10:]...)
+	cut.Store(false)
+	b.eventually("a record behind the offset is handled", func() bool { return c.len() >= 13 })
+	b.awaitCommitted()
+	if c.len() != 23 {
+		t.Errorf("%d runs were handled, want 23", c.len())
+	}
+	g.want(t, 10, 0, -1)
 }
 
 // TestOldRecordsAreNotReadAgainWhenAPartitionHasLostItsEnd has a partition as brokers leave it that elect a leader
