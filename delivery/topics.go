@@ -231,7 +231,7 @@ func (t *Topics) Check(ctx context.Context, topics []string) ([]Finding, error) 
 	replicas := make(map[string]int)
 	for _, m := range meta.Topics {
 		if m.Error != nil || len(m.Partitions) == 0 {
-			found = append(found, Finding{Topic: m.Name, Fatal: true, Message: fmt.Sprintf("cannot be used: %v", m.Error)})
+			found = append(found, Finding{Topic: m.Name, Fatal: true, Message: unusable(m.Error)})
 			continue
 		}
 		replicas[m.Name] = len(m.Partitions[0].Replicas)
@@ -249,6 +249,14 @@ func (t *Topics) Check(ctx context.Context, topics []string) ([]Finding, error) 
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int { return strings.Compare(a.Topic, b.Topic) })
 	return found, nil
+}
+
+// unusable says why a topic cannot be used.
+func unusable(err error) string {
+	if errors.Is(err, kafka.UnknownTopicOrPartition) {
+		return "does not exist: the runs of its tenant wait until perceptorctl tenant provision has created it"
+	}
+	return fmt.Sprintf("cannot be used: %v", err)
 }
 
 func describe(ctx context.Context, client *kafka.Client, resources []kafka.DescribeConfigRequestResource) ([]kafka.DescribeConfigResponseResource, error) {

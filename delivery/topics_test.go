@@ -149,7 +149,7 @@ func TestSettingsThatWouldLoseWorkAreFound(t *testing.T) {
 	for _, want := range []string{
 		"topic bad: retention.ms 3600000 is below give_up_after 24h0m0s", "topic bad: cleanup.policy compact",
 		"topic bad: max.message.bytes 10000 is below", "topic bad: min.insync.replicas 1 with 3 replicas",
-		"topic bad: retention.bytes 1000000", "topic gone: cannot be used",
+		"topic bad: retention.bytes 1000000", "topic gone: does not exist: the runs of its tenant wait until perceptorctl tenant provision has created it",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is missing in:\n%s", want, text.String())
