@@ -214,6 +214,27 @@ func TestBlockedTenantIsNeverPutOffToEarlier(t *testing.T) {
 	}
 }
 
+// TestTriggeredRunOfABlockedTenantDoesNotWaitForItsAckTimeout: nobody has got the run yet.
+func TestTriggeredRunOfABlockedTenantDoesNotWaitForItsAckTimeout(t *testing.T) {
+	const blockedFor = 3 * time.Second
+	for _, typ := range task.Types {
+		b := setup(t)
+		id := b.add(b.spec(typ, begin(b.now.Add(5*time.Minute)), func(s *task.Spec) { s.AckTimeout = time.Hour }))[0]
+		seq, _, err := b.Trigger(t.Context(), b.tenant, id, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.RangeForm, Blocked: []int32{b.tenant}, BlockedFor: blockedFor})
+		if err != nil || c.Deferred != 1 || len(c.Publications) != 0 {
+			t.Fatalf("%s: claim = %+v, %v", typ, c, err)
+		}
+		b.advance(blockedFor)
+		if c := b.claim(task.RangeForm); len(c.Publications) != 1 || c.Publications[0].Seq != seq {
+			t.Errorf("%s: the tenant is no longer blocked, and the claim of its triggered run is %+v", typ, c)
+		}
+	}
+}
+
 func TestResultAfterACancelBetweenClaimAndInstantIsAnsweredFinished(t *testing.T) {
 	for _, typ := range task.Types {
 		b := setup(t)

@@ -230,8 +230,9 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
 
 -- fragment: deferred_for
 -- Claims exclude new runs of most blocked tenants, but see all redeliveries of theirs. Those may be
--- many, so they wait as if they had been made, for at most 10 minutes.
-CASE t.state WHEN {{state.RUNNING}} THEN greatest(@blocked_for_ms, least(silence_ms(t.ack_timeout_ms, t.attempt - answered(t.failures)), 600000))
+-- many, so they wait as if they had been made, for at most 10 minutes. The first delivery of a run that was
+-- triggered is none of them.
+CASE WHEN t.state = {{state.RUNNING}} AND t.attempt > 0 THEN greatest(@blocked_for_ms, least(silence_ms(t.ack_timeout_ms, t.attempt - answered(t.failures)), 600000))
   ELSE @blocked_for_ms END
 
 -- fragment: claim_at
