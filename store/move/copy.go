@@ -204,7 +204,7 @@ func (m *Mover) follow(ctx context.Context) error {
 		}
 		if p.Step != step {
 			step = p.Step
-			if err := m.old.exec(ctx, sql.Step, step); err != nil {
+			if err := m.old.exec(ctx, sql.Step, step, m.number); err != nil {
 				return err
 			}
 			if err := m.reached("copied"); err != nil {

@@ -280,6 +280,18 @@ func TestALateStatementOfAMoveDoesNothingAtAPlaceOfAnother(t *testing.T) {
 			t.Errorf("a sequence was set by move %d", number)
 		}
 	}
+	for _, number := range []int64{1, 2, 4} {
+		if n := exec(sql.Step.Text(), move.Copying, number); n != 0 {
+			t.Errorf("move %d has written a step at a place that move 2 has opened", number)
+		}
+	}
+	exec("UPDATE database_place SET state = 'incoming'")
+	for _, number := range []int64{1, 3} {
+		if n := exec(sql.Ready.Text(), move.Ready, number); n != 0 {
+			t.Errorf("move %d has confirmed the copy of move 2", number)
+		}
+	}
+	exec("UPDATE database_place SET state = 'open'")
 	if n := exec(sql.Cleaned.Text(), int64(1)); n != 0 {
 		t.Error("move 1 has cleaned up the place of move 2")
 	}

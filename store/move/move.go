@@ -282,7 +282,7 @@ func (m *Mover) begin(ctx context.Context, at *place.Copy) (err error) {
 	if !ctxtime.Sleep(ctx, store.HeardAfter) {
 		return ctx.Err()
 	}
-	return m.old.exec(ctx, sql.Step, Copying)
+	return m.old.exec(ctx, sql.Step, Copying, m.number)
 }
 
 // publishPlace writes a place into all databases.

@@ -55,7 +55,7 @@ func (m *Mover) switchOver(ctx context.Context) error {
 
 // pause announces a pause, and switches in it.
 func (m *Mover) pause(ctx context.Context) error {
-	if err := m.old.exec(ctx, sql.Step, Switching); err != nil {
+	if err := m.old.exec(ctx, sql.Step, Switching, m.number); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -147,8 +147,9 @@ func (m *Mover) inPause(ctx context.Context) error {
 	if err := m.setSequences(ctx); err != nil {
 		return err
 	}
-	if err := m.new.exec(ctx, sql.Ready, Ready); err != nil {
-		return err
+	var ready int64 // no row if the copy is not that of this move any more
+	if err := m.new.row(ctx, sql.Ready, []any{Ready, m.number}, &ready); err != nil {
+		return fmt.Errorf("confirm the new copy: %w", err)
 	}
 	if err := m.reached("ready"); err != nil {
 		return err

@@ -20,8 +20,9 @@ UPDATE database_place SET step = @step, pause_until = 0, target = @target,
        started_at = CASE WHEN target = @target THEN started_at ELSE (extract(epoch FROM clock_timestamp()) * 1000)::int8 END
  WHERE state = 'open' AND target IN ('', @target);
 
--- name: Step(step text)
-UPDATE database_place SET step = @step;
+-- name: Step(step text, number int8)
+-- The place that the move leaves has the number before that of the move.
+UPDATE database_place SET step = @step WHERE state = 'open' AND number = @number - 1;
 
 -- name: Abandon()
 -- Ends a move that was not decided. No place ever has its number, so its copy is never opened.

@@ -39,9 +39,10 @@ SELECT sequencename::text, coalesce(last_value, 0) FROM pg_sequences WHERE schem
 SELECT setval(format('%I.%I', current_schema(), @name)::regclass, @value)
   FROM (SELECT FROM database_place WHERE state = 'incoming' AND number = @number FOR UPDATE) p;
 
--- name: Ready(step text)
+-- name: Ready(step text, number int8)
 -- A synchronous commit: with it all that was applied before is on the disk of the new server.
-UPDATE database_place SET step = @step WHERE state = 'incoming';
+UPDATE database_place SET step = @step WHERE state = 'incoming' AND number = @number
+RETURNING number;
 
 -- name: CommandMoveAway(schema text, away text)
 SELECT format('ALTER SCHEMA %I RENAME TO %I', @schema, @away);
