@@ -101,6 +101,18 @@ func (s *tenancy) provisionUsers(ctx context.Context, t control.Tenant, topic st
 	return nil
 }
 
+// ProvisionKey implements [control.Provisioner]. It needs no broker unless the installation makes the users.
+func (s *tenancy) ProvisionKey(ctx context.Context, t control.Tenant, k control.Key) error {
+	if s.users == nil {
+		return nil
+	}
+	if err := s.users.Ensure(ctx, s.topics.Name(t.ID, t.Name), s.login(&t, &k)); err != nil {
+		return task.Errorf(task.ReasonKafkaUnavailable,
+			"the key was not rotated, and the keys so far remain valid: the Kafka user of the new key could not be created; try again").CausedBy(err)
+	}
+	return nil
+}
+
 // Revoke implements [control.Provisioner].
 func (s *tenancy) Revoke(ctx context.Context, t control.Tenant, k control.Key) error {
 	if s.users == nil {

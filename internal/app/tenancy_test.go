@@ -1,6 +1,8 @@
 package app
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 	"github.com/perceptor/perceptor/internal/testenv"
 	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/store/storetest"
+	"github.com/perceptor/perceptor/task"
 )
 
 // In a topic of two installations, listeners of each would skip the runs of the other as forged, and whoever
@@ -52,5 +55,36 @@ func TestInstallationsWithOnePrefixHaveNoTopicInCommon(t *testing.T) {
 		if got := len(found) == 0 || !found[0].Fatal; got != exists {
 			t.Errorf("topic of number %d: %v, want that it exists: %t", id, found, exists)
 		}
+	}
+}
+
+// A key needs a broker only if the installation makes the users: the topic of the tenant has nothing to do with it.
+func TestAKeyIsRotatedWithoutBrokersUnlessItNeedsAUser(t *testing.T) {
+	prefix := testenv.TopicPrefix(t)
+	topics, err := delivery.NewTopics(delivery.Config{Brokers: []string{testenv.Kafka(t).Addr()}}, delivery.TopicConfig{Prefix: prefix, Replication: 1, Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := control.New(storetest.OpenDSN(t, storetest.DSN(t)), quiet)
+	s.SetProvisioner(&tenancy{topics: topics})
+	if _, err := s.CreateTenant(t.Context(), control.Tenant{Name: "acme", ParamsBytes: 1000, Retention: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	nobody := delivery.Config{Brokers: []string{"127.0.0.1:1"}, Timeout: 300 * time.Millisecond}
+	gone := &tenancy{mechanism: "SCRAM-SHA-512"}
+	if gone.topics, err = delivery.NewTopics(nobody, delivery.TopicConfig{Prefix: prefix, Replication: 1, Partitions: 1}); err != nil {
+		t.Fatal(err)
+	}
+	s.SetProvisioner(gone)
+	if rotated, err := s.RotateKey(t.Context(), "acme", time.Hour); err != nil || len(rotated.Keys) != 2 {
+		t.Errorf("without users: %d keys, %v", len(rotated.Keys), err)
+	}
+	if gone.users, err = delivery.NewUsers(nobody, delivery.UserConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.RotateKey(t.Context(), "acme", time.Hour)
+	var refused *task.Error
+	if !errors.As(err, &refused) || refused.Reason != task.ReasonKafkaUnavailable || !strings.Contains(err.Error(), "the key was not rotated") || strings.Contains(err.Error(), "topic could not") {
+		t.Errorf("with users: %v", err)
 	}
 }

@@ -141,6 +141,8 @@ type Provisioner interface {
 	ProvisionNew(ctx context.Context, t Tenant) error
 	// Provision creates what the tenant and its keys need, unless it exists.
 	Provision(ctx context.Context, t Tenant) error
+	// ProvisionKey creates what a new key of a tenant needs that has been provisioned, unless it exists.
+	ProvisionKey(ctx context.Context, t Tenant, k Key) error
 	// Revoke removes what one key of the tenant needed.
 	Revoke(ctx context.Context, t Tenant, k Key) error
 	// Remove removes everything of the tenant.

@@ -67,9 +67,7 @@ func (s *Store) RotateKey(ctx context.Context, name string, overlap time.Duratio
 	}
 	added := t.Keys[len(t.Keys)-1]
 	if s.provisioner != nil { // the login of the key must exist before a listener gets the key
-		next := t
-		next.Keys = []Key{added}
-		if err := s.provisioner.Provision(ctx, next); err != nil {
+		if err := s.provisioner.ProvisionKey(ctx, t, added); err != nil {
 			return Tenant{}, err
 		}
 	}

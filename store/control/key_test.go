@@ -58,6 +58,11 @@ func (p *premises) Provision(_ context.Context, t Tenant) error {
 	return p.each(t, func(name string) { p.exists[name] = true })
 }
 
+func (p *premises) ProvisionKey(ctx context.Context, t Tenant, k Key) error {
+	t.Keys = []Key{k}
+	return p.Provision(ctx, t)
+}
+
 func (p *premises) Revoke(_ context.Context, t Tenant, k Key) error {
 	t.Keys = []Key{k}
 	return p.each(t, func(name string) { delete(p.exists, name) })
