@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -21,6 +22,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 
 	"github.com/perceptor/perceptor/internal/cli"
@@ -54,7 +57,7 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 	if err != nil {
 		return err
 	}
-	if creds.Info().SecurityProtocol == "insecure" && !c.insecure && !config.IsLoopback(c.address) {
+	if creds.Info().SecurityProtocol == "insecure" && !c.insecure && slices.ContainsFunc(c.addresses(), elsewhere) {
 		return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("--address: %q is not on loopback, and the token would be sent in the clear", c.address), Hint: clearHint}
 	}
 	conn, err := c.dial(creds)
@@ -77,6 +80,9 @@ func (c *ctl) withAPI(cmd *cobra.Command, f func(ctx context.Context, conn *grpc
 	}
 	return c.explain(err)
 }
+
+// elsewhere reports whether an address is of another machine.
+func elsewhere(address string) bool { return !config.IsLoopback(address) }
 
 // notUTF8 names the first flag or argument that the API cannot take because it is not UTF-8, or "". It is asked only
 // about a request that could not be encoded, because names of files need not be UTF-8.
@@ -107,21 +113,48 @@ const (
 	aliveTimeout = 15 * time.Second // a busy machine is no dead one
 )
 
-// dial returns a connection to the API.
+// addresses returns those of the API: several are separated by commas, as in the configuration of a client.
+func (c *ctl) addresses() []string {
+	list := strings.Split(c.address, ",")
+	for i, a := range list {
+		list[i] = strings.TrimSpace(a)
+	}
+	return list
+}
+
+// connect returns a connection to the API: to the first of several addresses that answers.
+func (c *ctl) connect(creds credentials.TransportCredentials, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	target, options := "dns:///"+c.address, append(options, grpc.WithTransportCredentials(creds))
+	if list := c.addresses(); len(list) > 1 {
+		fixed := manual.NewBuilderWithScheme("perceptor")
+		var state resolver.State
+		for _, a := range list {
+			host, _, _ := net.SplitHostPort(a) // checkAddress has looked at it
+			state.Addresses = append(state.Addresses, resolver.Address{Addr: a, ServerName: host})
+		}
+		fixed.InitialState(state)
+		target, options = "perceptor:///taskd", append(options, grpc.WithResolvers(fixed))
+	}
+	return grpc.NewClient(target, options...)
+}
+
+// dial returns a connection to the API for calls within --timeout.
 func (c *ctl) dial(creds credentials.TransportCredentials, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
-	return grpc.NewClient("dns:///"+c.address, append(extra, grpc.WithTransportCredentials(creds),
+	return c.connect(creds, append(extra,
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: aliveEvery, Timeout: aliveTimeout}),
 		grpc.WithUnaryInterceptor(within(c.timeout)), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)))...)
 }
 
 // checkAddress refuses what is not host:port, such as a URL or a host alone.
 func (c *ctl) checkAddress() error {
-	host, port, err := net.SplitHostPort(c.address)
-	if err == nil && host != "" && port != "" && !strings.Contains(c.address, "/") {
-		return nil
+	for _, a := range c.addresses() {
+		host, port, err := net.SplitHostPort(a)
+		if err != nil || host == "" || port == "" || strings.Contains(a, "/") {
+			return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("--address: %q is not host:port", a),
+				Hint: "it is the address of the gRPC API, such as localhost:7070, without http://, or several separated by commas"}
+		}
 	}
-	return &cli.Error{Code: cli.Usage, Err: fmt.Errorf("--address: %q is not host:port", c.address),
-		Hint: "it is the address of the gRPC API, such as localhost:7070, without http://"}
+	return nil
 }
 
 // secret returns the token to call with. It may be empty beside a certificate.

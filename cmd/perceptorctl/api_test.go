@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"os"
 	"strings"
 	"testing"
 
@@ -62,5 +63,35 @@ func TestATaskdThatHangsIsNotTakenForOneWithTLS(t *testing.T) {
 	var told *cli.Error
 	if !errors.As(c.explain(hangs), &told) || told.Code != cli.Unavailable || !strings.Contains(told.Error(), "taskd-1:7070 accepts connections and does not answer") || strings.Contains(told.Hint, "TLS") {
 		t.Errorf("%v, hint %q", told, told.Hint)
+	}
+}
+
+// Services and perceptorctl share PERCEPTOR_ADDRESS, and services may have several addresses.
+func TestTheFirstOfSeveralAddressesThatAnswersIsCalled(t *testing.T) {
+	s := &tasks{}
+	s.serve(t)
+	address := os.Getenv("PERCEPTOR_ADDRESS")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PERCEPTOR_TOKEN", "pct_1_x")
+	t.Setenv("PERCEPTOR_ADDRESS", closed+", "+address)
+	if code, out, said := runCtl(t, "task", "add", "--type", "one-shot", "--kind", "a"); code != 0 || len(s.adds) != 1 {
+		t.Errorf("ended with %d: %s%s", code, out, said)
+	}
+	for addresses, want := range map[string]string{
+		address + ",":                      `"" is not host:port`,
+		address + ",taskd-2":               `"taskd-2" is not host:port`,
+		address + ",example.com:7070":      "is not on loopback, and the token would be sent in the clear",
+		"example.com:7070,127.0.0.1:7070 ": "is not on loopback, and the token would be sent in the clear",
+	} {
+		if code, _, said := runCtl(t, "task", "list", "--address", addresses); code != cli.Usage || !strings.Contains(said, want) {
+			t.Errorf("%s: ended with %d: %s", addresses, code, said)
+		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/perceptor/perceptor/internal/app"
@@ -88,7 +87,7 @@ func (c *ctl) examineAPI(ctx context.Context) app.Finding {
 	if err != nil {
 		return failed(err)
 	}
-	conn, err := grpc.NewClient("dns:///"+c.address, grpc.WithTransportCredentials(creds))
+	conn, err := c.connect(creds)
 	if err != nil {
 		return failed(err)
 	}

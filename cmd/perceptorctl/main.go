@@ -44,7 +44,7 @@ func newCommand() *cobra.Command {
 			"Results go to standard output, errors and hints to standard error.",
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&c.address, "address", cli.Getenv("PERCEPTOR_ADDRESS", "localhost:7070"), "host:port of the gRPC API; also PERCEPTOR_ADDRESS")
+	f.StringVar(&c.address, "address", cli.Getenv("PERCEPTOR_ADDRESS", "localhost:7070"), "host:port of the gRPC API, or several separated by commas; also PERCEPTOR_ADDRESS")
 	f.StringVar(&c.context, "context", cli.Getenv(contextVariable, ""), "use the server and the token of this context; also "+contextVariable+" (default: the one of perceptorctl context use)")
 	_ = root.RegisterFlagCompletionFunc("context", completeContexts) // the flag exists
 	f.StringVar(&c.token, "token", "", "refused: other users see the flags of a process")
