@@ -20,7 +20,7 @@ const (
 	WhyKindPaused       Why = 5  // its kind is paused
 	WhyNotDue           Why = 6  // its next run is not due yet
 	WhyFar              Why = 7  // it waits in a pack
-	WhyWaitingForResult Why = 8  // a delivered run awaits its result
+	WhyWaitingForResult Why = 8  // a claimed run awaits its result
 	WhyRetrying         Why = 9  // a run has failed and will be delivered again
 	WhySilent           Why = 10 // a run was delivered again and has no result
 	WhyOverRate         Why = 11 // its tenant is over its dispatch rate
@@ -69,6 +69,9 @@ type Circumstances struct {
 	// Broken is the instant since which rows of the tenant are deferred because its
 	// topic accepts no records. 0 means that they are not deferred.
 	Broken Instant
+	// Unpublished are the instants, in ascending order, at which runs of the shard were claimed whose records no
+	// dispatcher has confirmed to be in Kafka.
+	Unpublished []Instant
 	// RateUsed is true if the tenant claims as many runs as its dispatch rate allows.
 	RateUsed bool
 	// KindOpen is the number of open runs of the task's kind, if the kind has a cap.
@@ -197,7 +200,7 @@ func (m *Machine) openRuns(c *Circumstances) []Reason {
 	}
 	bits := m.Task.OpenCount() - m.Task.OpenRows
 	if m.Task.Type == NonBlocking && bits > 0 {
-		out = append(out, Reason{Why: WhyWaitingForResult, Text: fmt.Sprintf("%d runs were delivered once and await their results; those that are silent for the ack_timeout %s are delivered again with the next claim", bits, m.Task.AckTimeout)})
+		out = append(out, Reason{Why: WhyWaitingForResult, Text: fmt.Sprintf("%d runs were claimed once and await their results; those that are silent for the ack_timeout %s are delivered again with the next claim", bits, m.Task.AckTimeout)})
 	}
 	return out
 }
@@ -223,17 +226,35 @@ func (r *Row) openRun(c *Circumstances) []Reason {
 	heard, _ := r.lastWord()
 	w.GiveUpAt, w.Since = heard.Add(r.GiveUpAfter), r.silentSince()
 	w.Why, w.Text = WhyWaitingForResult, fmt.Sprintf("run %d was delivered and awaits its result until %s", seq, r.DueAt)
+	unpublished := r.Holder == 0 && r.unpublished(c)
+	if unpublished {
+		w.Text = fmt.Sprintf("run %d was claimed, and its record is not known to be in Kafka yet; it awaits its result until %s", seq, r.DueAt)
+	}
 	switch {
 	case r.Holder != 0:
 		w.Text += "; a listener has its lease"
 	case r.silent() > 0:
 		w.Why, w.Text = WhySilent, fmt.Sprintf("run %d has no result since %s, though it was delivered %d times; next at %s, given up after %s",
 			seq, w.Since, r.Attempt, r.DueAt, w.GiveUpAt)
+		if unpublished {
+			w.Text = fmt.Sprintf("run %d has no result since %s, and was claimed %d times, of which the last is not known to be in Kafka yet; next at %s, given up after %s",
+				seq, w.Since, r.Attempt, r.DueAt, w.GiveUpAt)
+		}
 		if handedBack > 0 {
 			w.Text += fmt.Sprintf("; attempt %d was handed back by a listener that has no handler of kind %q", handedBack, r.Kind)
 		}
 	}
 	return []Reason{w}
+}
+
+// claimedAhead is how long before the instant of a run it may be claimed, with a margin.
+const claimedAhead = 2 * time.Second
+
+// unpublished reports whether the record of the last attempt may not be in Kafka: the shard has records that are not known to
+// be there since its claim, whose instant only DueAt tells.
+func (r *Row) unpublished(c *Circumstances) bool {
+	claimed := r.DueAt.Add(-doubled(r.AckTimeout, r.silent()))
+	return slices.ContainsFunc(c.Unpublished, func(at Instant) bool { return at <= claimed && at > claimed.Add(-claimedAhead) })
 }
 
 // answers describes the failures, snoozes and hand-backs of the open run.

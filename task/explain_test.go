@@ -56,31 +56,36 @@ func TestWhatHappenedToAnOpenRunIsSaidAsItWas(t *testing.T) {
 		now  Instant
 		why  Why
 		text string
+		// unpublished are the claims of the shard whose records are not known to be in Kafka.
+		unpublished []Instant
 	}{
-		{"delivered", func(*Machine) {}, 11_000, WhyWaitingForResult, "awaits its result"},
+		{"delivered", func(*Machine) {}, 11_000, WhyWaitingForResult, "run 1 was delivered and awaits its result", nil},
+		{"delivered, and others were not", func(*Machine) {}, 11_000, WhyWaitingForResult, "run 1 was delivered and awaits its result", []Instant{8_000, 10_500}},
+		{"claimed", func(*Machine) {}, 11_000, WhyWaitingForResult, "run 1 was claimed, and its record is not known to be in Kafka yet", []Instant{9_600}},
+		{"silent and claimed again", func(m *Machine) { m.Due(0, 70_000) }, 71_000, WhySilent, "claimed 2 times, of which the last is not known to be in Kafka", []Instant{70_000}},
 		{"failed", func(m *Machine) {
 			m.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Fail, Next: Never, After: time.Hour}}, 11_000, 0, nil)
-		}, 12_000, WhyRetrying, "run 1 has failed 1 times and is"},
+		}, 12_000, WhyRetrying, "run 1 has failed 1 times and is", nil},
 		{"snoozed", func(m *Machine) {
 			m.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Snooze, Next: Never, After: time.Minute}}, 11_000, 0, nil)
-		}, 12_000, WhyRetrying, "run 1 was snoozed 1 times and is"},
+		}, 12_000, WhyRetrying, "run 1 was snoozed 1 times and is", nil},
 		{"failed and snoozed", func(m *Machine) {
 			m.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Fail, Next: Never, After: time.Second}}, 11_000, 0, nil)
 			m.Due(0, 12_000)
 			m.Report(Report{Attempt: attempt(2), Result: Result{Outcome: Snooze, Next: Never, After: time.Minute}}, 13_000, 0, nil)
-		}, 14_000, WhyRetrying, "run 1 has failed 1 times, was snoozed 1 times and is"},
+		}, 14_000, WhyRetrying, "run 1 has failed 1 times, was snoozed 1 times and is", nil},
 		{"snoozed and delivered", func(m *Machine) {
 			m.Report(Report{Attempt: attempt(1), Result: Result{Outcome: Snooze, Next: Never, After: time.Minute}}, 11_000, 0, nil)
 			m.Due(0, 71_000)
-		}, 72_000, WhyWaitingForResult, "awaits its result"},
-		{"silent", func(m *Machine) { m.Due(0, 70_000) }, 71_000, WhySilent, "delivered 2 times"},
+		}, 72_000, WhyWaitingForResult, "awaits its result", nil},
+		{"silent", func(m *Machine) { m.Due(0, 70_000) }, 71_000, WhySilent, "delivered 2 times", nil},
 	} {
 		m := timedMachine(OneShot, false, Terms{}, func(s *Spec) {
 			s.Retry = RetryPolicy{MaxAttempts: 5, InitialBackoff: time.Second, MaxBackoff: time.Hour, Multiplier: 2}
 		})
 		m.Due(0, 10_000)
 		c.do(m)
-		got := m.Explain(&Circumstances{Now: c.now, Owner: "x", OldestDue: Never})
+		got := m.Explain(&Circumstances{Now: c.now, Owner: "x", OldestDue: Never, Unpublished: c.unpublished})
 		if len(got) != 1 || got[0].Why != c.why || !strings.Contains(got[0].Text, c.text) {
 			t.Errorf("%s: reasons = %+v, want %d with text %q", c.name, got, c.why, c.text)
 		}

@@ -96,7 +96,7 @@ func circumstances(ctx context.Context, tx pgx.Tx, tenant int32, id task.ID) (*t
 	var oldest, broken *int64
 	var near bool
 	err := sql.Circumstances.QueryRow(ctx, tx, int16(id.Shard()), tenant, int64(id), brokenFor.Milliseconds()).
-		Scan(&c.Now, &c.Owner, &c.Epoch, &c.OwnedSince, &oldest, &rates, &broken, &near)
+		Scan(&c.Now, &c.Owner, &c.Epoch, &c.OwnedSince, &oldest, &rates, &broken, &near, &c.Unpublished)
 	if err != nil {
 		return nil, err
 	}

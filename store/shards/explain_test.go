@@ -157,6 +157,25 @@ func TestExplainNamesWhatHoldsATaskBack(t *testing.T) {
 	}
 }
 
+// Until its dispatcher says that its record is in Kafka, nobody knows whether a run was delivered.
+func TestARunIsSaidToBeDeliveredWhenItsRecordIsInKafka(t *testing.T) {
+	b := setup(t, nearOnly)
+	id := b.add(b.spec(task.OneShot))[0]
+	c := b.claim(task.RangeForm)
+	said := func(want string) {
+		t.Helper()
+		e, err := b.Explain(t.Context(), b.tenant, id, 0)
+		if err != nil || len(e.Reasons) != 1 || !strings.Contains(e.Reasons[0].Text, want) {
+			t.Errorf("%+v, %v, want %q", e.Reasons, err, want)
+		}
+	}
+	said("run 1 was claimed, and its record is not known to be in Kafka yet")
+	if _, err := b.AcknowledgeOutbox(t.Context(), b.d, b.owned, []task.OutboxPart{{Row: c.Outbox, Shards: []task.Shard{id.Shard()}}}); err != nil {
+		t.Fatal(err)
+	}
+	said("run 1 was delivered and awaits its result")
+}
+
 // limit gives the bundle's tenant these rates. The bundle's database grants its tokens.
 func (b *bundle) limit(rates string) {
 	b.t.Helper()

@@ -2,12 +2,13 @@
 
 -- name: Circumstances(shard int2, tenant int4, id int8, broken_for_ms int8)
 -- The state of a task's shard, tenant and topic. A topic counts as broken for
--- @broken_for_ms after a row was deferred.
+-- @broken_for_ms after a row was deferred. Parts of the outbox are removed soon after they were published.
 SELECT now_ms(), o.name, o.epoch, o.acquired_at,
        (SELECT t.due_at FROM task t WHERE t.shard = @shard AND t.due_at > 0 ORDER BY t.due_at LIMIT 1),
        (SELECT n.rates FROM tenant n WHERE n.id = @tenant),
        (SELECT x.since FROM topic_failure x WHERE x.tenant_id = @tenant AND x.seen > now_ms() - @broken_for_ms),
-       EXISTS (SELECT FROM task t WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = 0)
+       EXISTS (SELECT FROM task t WHERE t.shard = @shard AND t.tenant_id = @tenant AND t.id = @id AND t.run = 0),
+       ARRAY(SELECT x.created_at FROM outbox x WHERE x.shards @> ARRAY[@shard] AND x.quarantine_reason IS NULL ORDER BY x.id LIMIT 1000)
   FROM owner o WHERE o.item = @shard;
 
 -- name: RunRows(shard int2, tenant int4, id int8, max_rows int8)
