@@ -1,27 +1,46 @@
 package app
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/perceptor/perceptor/internal/certs"
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/store"
 )
 
-// certificate is one that a program presents to others. key is that of the configuration.
-type certificate struct{ key, file string }
+// certificate is one that a program presents to others, or by which it judges those of others. key is that of the
+// configuration.
+type certificate struct {
+	key, file string
+	authority bool
+}
 
-// certificates returns the configured certificates: those of both programs, and that of the API. Those for
-// PostgreSQL are named in connection strings, and are not among them.
+// life returns which part of its life is left, and when it ends.
+func (c *certificate) life() (left float64, end time.Time, err error) {
+	if c.authority {
+		return certs.LifeOfAuthorities(c.file, time.Now())
+	}
+	return certs.Life(c.file, time.Now())
+}
+
+// certificates returns the configured certificates, and those of CAs: those of both programs, and those of the API.
 func certificates(c *config.Config, api bool) (list []certificate) {
-	all := []certificate{{"ops.tls.cert_file", c.Ops.TLS.CertFile}}
+	all := []certificate{{"ops.tls.cert_file", c.Ops.TLS.CertFile, false}}
+	for i := range c.Postgres.Servers {
+		cert, authorities := store.CertificateFiles(c.Postgres.Servers[i].DSN)
+		key := fmt.Sprintf("postgres.servers[%d].dsn ", i)
+		all = append(all, certificate{key + "sslcert", cert, false}, certificate{key + "sslrootcert", authorities, true})
+	}
 	if c.Kafka.TLS.Enabled {
-		all = append(all, certificate{"kafka.tls.cert_file", c.Kafka.TLS.CertFile})
+		all = append(all, certificate{"kafka.tls.cert_file", c.Kafka.TLS.CertFile, false}, certificate{"kafka.tls.ca_file", c.Kafka.TLS.CAFile, true})
 	}
 	if c.ZooKeeper.TLS.Enabled {
-		all = append(all, certificate{"zookeeper.tls.cert_file", c.ZooKeeper.TLS.CertFile})
+		all = append(all, certificate{"zookeeper.tls.cert_file", c.ZooKeeper.TLS.CertFile, false}, certificate{"zookeeper.tls.ca_file", c.ZooKeeper.TLS.CAFile, true})
 	}
 	if api {
-		all = append(all, certificate{"taskd.tls.cert_file", c.Taskd.TLS.CertFile})
+		all = append(all, certificate{"taskd.tls.cert_file", c.Taskd.TLS.CertFile, false}, certificate{"taskd.tls.client_ca_file", c.Taskd.TLS.ClientCAFile, true},
+			certificate{"taskd.oidc.ca_file", c.Taskd.OIDC.CAFile, true})
 	}
 	for _, one := range all {
 		if one.file != "" {
@@ -38,7 +57,7 @@ func certificateLives(c *config.Config, api bool) func() map[string]float64 {
 	return func() map[string]float64 {
 		lives := make(map[string]float64, len(list))
 		for _, one := range list {
-			lives[one.key], _, _ = certs.Life(one.file, time.Now())
+			lives[one.key], _, _ = one.life()
 		}
 		return lives
 	}
@@ -53,7 +72,7 @@ const renewCure = "renew it; the programs read the file again when it changes"
 // certificates examines the certificates in the files of the configuration on this machine.
 func (e *examination) certificates() {
 	for _, one := range certificates(e.config, true) {
-		left, end, err := certs.Life(one.file, time.Now())
+		left, end, err := one.life()
 		at := end.UTC().Format(time.RFC3339)
 		switch {
 		case err != nil:

@@ -35,7 +35,7 @@ func RegisterCertificates(r prometheus.Registerer, lives func() map[string]float
 type certificates struct{ lives func() map[string]float64 }
 
 var lifeDesc = prometheus.NewDesc(prefix+"certificate_life_left_ratio",
-	"Part of the life of a certificate that is left: 1 at its begin, 0 when it has expired or its file cannot be read; part is its key of the configuration.",
+	"Part of the life of a certificate, or of the CA that others are judged by, that is left: 1 at its begin, 0 when it has expired or its file cannot be read. Of a life longer than a year, the last year counts. part is its key of the configuration.",
 	[]string{"part"}, nil)
 
 // Describe implements [prometheus.Collector].
