@@ -12,41 +12,54 @@ import (
 //go:embed indexes.sql
 var indexesSQL string
 
-// MissingIndexes returns the indexes that most databases have and some lack, or have in a state in which
-// PostgreSQL does not use them, with these databases. All databases of one version have the same.
-func (c *Cluster) MissingIndexes(ctx context.Context) (map[string][]int, error) {
-	var have [task.Databases]map[string]bool
+// relation is a table, or an index of it.
+type relation struct{ table, index string }
+
+// Missing has what most databases have and some lack, with these databases.
+type Missing struct {
+	Tables map[string][]int
+	// Indexes are those of tables that are there, and indexes in a state in which PostgreSQL does not use them.
+	Indexes map[string][]int
+}
+
+// Missing returns the tables and the indexes that are missing. All databases of one version have the same.
+func (c *Cluster) Missing(ctx context.Context) (Missing, error) {
+	var have [task.Databases]map[relation]bool
 	if err := c.Each(ctx, func(ctx context.Context, d int) (err error) {
-		have[d], err = c.indexes(ctx, d)
+		have[d], err = c.relations(ctx, d)
 		return err
 	}); err != nil {
-		return nil, err
+		return Missing{}, err
 	}
-	count := map[string]int{}
-	for _, names := range have {
-		for name := range names {
-			count[name]++
+	count := map[relation]int{}
+	for _, all := range have {
+		for r := range all {
+			count[r]++
 		}
 	}
-	missing := map[string][]int{}
-	for name, n := range count {
+	missing := Missing{map[string][]int{}, map[string][]int{}}
+	for r, n := range count {
 		for d := range have {
-			if n > task.Databases/2 && !have[d][name] {
-				missing[name] = append(missing[name], d)
+			switch {
+			case n <= task.Databases/2 || have[d][r]:
+			case r.index == "":
+				missing.Tables[r.table] = append(missing.Tables[r.table], d)
+			case have[d][relation{table: r.table}]:
+				missing.Indexes[r.index] = append(missing.Indexes[r.index], d)
 			}
 		}
 	}
 	return missing, nil
 }
 
-// indexes returns the names of the valid indexes of database d.
-func (c *Cluster) indexes(ctx context.Context, d int) (map[string]bool, error) {
+// relations returns the tables and the valid indexes of database d.
+func (c *Cluster) relations(ctx context.Context, d int) (map[relation]bool, error) {
 	rows, err := c.pools[d].Query(ctx, indexesSQL)
 	if err != nil {
 		return nil, err
 	}
-	names := map[string]bool{}
-	var name string
-	_, err = pgx.ForEachRow(rows, []any{&name}, func() error { names[name] = true; return nil })
-	return names, err
+	all := map[relation]bool{}
+	var r relation
+	_, err = pgx.ForEachRow(rows, []any{&r.table, &r.index}, func() error { all[r] = true; return nil })
+	return all, err
 }

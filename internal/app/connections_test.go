@@ -206,15 +206,16 @@ func TestAProgramWhoseDatabaseHasAFullDiskIsDegraded(t *testing.T) {
 	}
 }
 
-// TestDoctorFindsIndexesThatSomebodyHasDropped: one without its parts in the partitions is not valid.
-func TestDoctorFindsIndexesThatSomebodyHasDropped(t *testing.T) {
+// TestDoctorFindsTablesAndIndexesThatSomebodyHasDropped: an index without its parts in the partitions is not valid, and those of a
+// table that is missing are not worth a word.
+func TestDoctorFindsTablesAndIndexesThatSomebodyHasDropped(t *testing.T) {
 	t.Parallel()
 	dsn := storetest.DSN(t)
 	cluster := storetest.OpenDSN(t, dsn)
 	indexes := func() (found []Finding) {
 		t.Helper()
 		for _, f := range Examine(t.Context(), configured(t, dsn)) {
-			if f.Part == "indexes" {
+			if f.Part == "tables" || f.Part == "indexes" {
 				found = append(found, f)
 			}
 		}
@@ -230,6 +231,12 @@ func TestDoctorFindsIndexesThatSomebodyHasDropped(t *testing.T) {
 	}
 	if f := indexes(); len(f) != 1 || f[0].State != Failed || !strings.HasPrefix(f[0].What, "task_due is missing or not valid in databases [3 6]") || f[0].Cure == "" {
 		t.Errorf("without the index doctor says %+v", f)
+	}
+	if _, err := cluster.Pool(9).Exec(t.Context(), "DROP TABLE bulk_operation CASCADE"); err != nil {
+		t.Fatal(err)
+	}
+	if f := indexes(); len(f) != 2 || f[0].Part != "tables" || f[0].State != Failed || !strings.HasPrefix(f[0].What, "bulk_operation is missing in databases [9]") || f[0].Cure == "" || f[1].Part != "indexes" {
+		t.Errorf("without the table doctor says %+v", f)
 	}
 }
 

@@ -121,7 +121,7 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	}
 	if versions.Current() {
 		e.add(OK, "schema", "every database is up to date")
-		e.indexes(ctx, cluster)
+		e.schema(ctx, cluster)
 	} else {
 		e.add(Warning, "schema", "%s", versions)
 		e.cure("finish the upgrade: run perceptorctl migrate up of the newest release, and exchange the programs")
@@ -159,15 +159,19 @@ func (e *examination) disks(ctx context.Context, cluster *store.Cluster) {
 	}
 }
 
-// indexes finds indexes that somebody has dropped, or of which a part was not made.
-func (e *examination) indexes(ctx context.Context, cluster *store.Cluster) {
-	missing, err := cluster.MissingIndexes(ctx)
+// schema finds tables and indexes that somebody has dropped, and indexes of which a part was not made.
+func (e *examination) schema(ctx context.Context, cluster *store.Cluster) {
+	missing, err := cluster.Missing(ctx)
 	if err != nil {
 		e.fail("indexes", err)
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(missing)) {
-		e.add(Failed, "indexes", "%s is missing or not valid in databases %v: statements there become slow, and fail when they take longer than postgres.statement_timeout", name, missing[name])
+	for _, name := range slices.Sorted(maps.Keys(missing.Tables)) {
+		e.add(Failed, "tables", "%s is missing in databases %v: every call there that needs it fails", name, missing.Tables[name])
+		e.cure("restore the database from its backup: what the table had is not stored elsewhere")
+	}
+	for _, name := range slices.Sorted(maps.Keys(missing.Indexes)) {
+		e.add(Failed, "indexes", "%s is missing or not valid in databases %v: statements there become slow, and fail when they take longer than postgres.statement_timeout", name, missing.Indexes[name])
 		e.cure(`make it as the other databases have it: \d of psql shows how`)
 	}
 }
