@@ -240,6 +240,24 @@ func TestDoctorFindsTablesAndIndexesThatSomebodyHasDropped(t *testing.T) {
 	}
 }
 
+func TestDoctorCountsNoVoidCopiesOfPackedTasks(t *testing.T) {
+	t.Parallel()
+	dsn := storetest.DSN(t)
+	cluster := storetest.OpenDSN(t, dsn)
+	for _, statement := range []string{
+		`INSERT INTO far_level0 (first, last, n, created_at, min_tenant, max_tenant, keys, params) VALUES (1, 3, 3, now_ms(), 1, 1, '', '')`,
+		`INSERT INTO far_pack (bucket_at, level, n, min_tenant, max_tenant, min_id, max_id, keys, params) VALUES (now_ms() + 86400000, 3, 4, 1, 1, 10, 20, '', '')`,
+		`INSERT INTO far_tombstone (pack, id) SELECT id, 10 FROM far_pack UNION ALL SELECT -1, u FROM unnest('{1, 2}'::int8[]) u`,
+	} {
+		if _, err := cluster.Pool(5).Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f := found(t, Examine(t.Context(), configured(t, dsn)), "far tier"); f.State != OK || f.What != "4 tasks wait in 2 packs" {
+		t.Errorf("doctor says %+v", f)
+	}
+}
+
 func TestDoctorExaminesWhatIsConfigured(t *testing.T) {
 	c := configured(t, "")
 	c.Postgres.Servers, c.Kafka.Brokers = nil, nil

@@ -297,7 +297,7 @@ func (e *examination) far(ctx context.Context, cluster *store.Cluster) {
 		}
 		sum.Packs, sum.Damaged = sum.Packs+f.Packs+f.Level0, sum.Damaged+f.Damaged
 		sum.Waiting += f.Waiting
-		sum.PackedTasks += f.PackedTasks + f.Level0Tasks
+		sum.PackedTasks += f.PackedTasks + f.Level0Tasks - f.Void
 		sum.Oldest, sum.Behind = max(sum.Oldest, f.Oldest), max(sum.Behind, f.Behind)
 	}
 	switch {

@@ -638,6 +638,9 @@ func TestCountsOfPackedTasksLeaveOutWhatIsVoid(t *testing.T) {
 	if found, err := b.Recount(t.Context(), b.d, b.tenant, false); err != nil || len(found) != 0 {
 		t.Fatalf("%+v, %v", found, err)
 	}
+	if f, err := b.FarStats(t.Context(), b.d); err != nil || f.Void == 0 || f.Level0Tasks+f.PackedTasks-f.Void != 5 {
+		t.Fatalf("%+v, %v, want 5 tasks besides void copies", f, err)
+	}
 }
 
 func TestADamagedPackIsToldAndStopsNobodyElse(t *testing.T) {

@@ -118,7 +118,7 @@ func (t *Tier) FarStats(ctx context.Context, d int) (task.FarStats, error) {
 	var f task.FarStats
 	var oldest, behind int64
 	err := sql.FarStats.QueryRow(ctx, t.db.Pool(d)).Scan(&f.Level0, &f.Level0Tasks, &f.Packs, &f.PackedTasks,
-		&f.Damaged, &f.Waiting, &oldest, &behind)
+		&f.Void, &f.Damaged, &f.Waiting, &oldest, &behind)
 	if err != nil {
 		return task.FarStats{}, fmt.Errorf("count packs: %w", err)
 	}
