@@ -241,7 +241,7 @@ func (v *view) render(data any, err error) {
 	}
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	v.w.WriteHeader(v.status)
-	_, _ = v.w.Write(out.Bytes()) // the browser may have gone
+	_, _ = v.w.Write(visible(out.Bytes())) // the browser may have gone
 }
 
 // back returns the page to which a failed action leads.
