@@ -161,8 +161,12 @@ func (c *ctl) watchImport(cmd *cobra.Command, id int64) error {
 	defer bar.End()
 	return watch(cmd.Context(), watchEvery, func() (done bool, err error) {
 		var i *perceptorv1.Import
+		var paused string
 		err = c.withAPI(cmd, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 			i, err = perceptorv1.NewImportServiceClient(conn).GetImport(ctx, &perceptorv1.GetImportRequest{Id: id})
+			if i.GetState() == perceptorv1.Import_ROLLING_BACK {
+				paused = pausedRollback(ctx, conn, id)
+			}
 			return err
 		})
 		if err != nil || cmd.Context().Err() != nil {
@@ -177,12 +181,27 @@ func (c *ctl) watchImport(cmd *cobra.Command, id int64) error {
 			bar.Show(i.LineCount, 0, more)
 			return false, nil
 		case perceptorv1.Import_ROLLING_BACK:
-			bar.Show(int64(i.RolledBackDatabases), importDatabases, fmt.Sprintf("%d tasks removed", i.RemovedCount))
+			bar.Show(int64(i.RolledBackDatabases), importDatabases, fmt.Sprintf("%d tasks removed", i.RemovedCount)+paused)
 			return false, nil
 		}
 		bar.End()
 		return true, c.show(cmd, i, func() *table { return importDetails(i) })
 	})
+}
+
+// pausedRollback says that the operation which rolls an import back is paused, and how it goes on; "" if it is not, or if
+// that is not known. It looks among the newest operations.
+func pausedRollback(ctx context.Context, conn *grpc.ClientConn, id int64) string {
+	page, err := perceptorv1.NewBulkServiceClient(conn).ListBulkOperations(ctx, &perceptorv1.ListBulkOperationsRequest{})
+	if err != nil {
+		return ""
+	}
+	for _, o := range page.Operations {
+		if o.ImportId == id && o.State == perceptorv1.BulkOperation_PAUSED {
+			return fmt.Sprintf(", paused: perceptorctl bulk resume %d goes on", o.Id)
+		}
+	}
+	return ""
 }
 
 // importDatabases is the number of databases of an installation.
