@@ -122,7 +122,7 @@ func (i *importing) run(ctx context.Context) error {
 	}
 	if err != nil {
 		i.screen.clear()
-		return i.interrupted(ctx, err)
+		return i.discarded(ctx, err, i.interrupted(ctx, err))
 	}
 	var done *perceptorv1.Import
 	err = i.retry(ctx, func(ctx context.Context) (err error) {
@@ -265,6 +265,19 @@ func (i *importing) again() string {
 		return fmt.Sprintf("start it anew: what is stored is skipped by its keys; perceptorctl import abort %d ends this one, and perceptorctl import rollback %d removes what it has stored, too", i.on.Id, i.on.Id)
 	}
 	return fmt.Sprintf("perceptorctl import resume %d goes on; perceptorctl import rollback %d removes what was stored", i.on.Id, i.on.Id)
+}
+
+// discarded ends an import whose input had nothing to send, such as an empty standard input: there is nothing that
+// could go on. It returns what to say instead of an error that tells how the import goes on.
+func (i *importing) discarded(ctx context.Context, cause, said error) error {
+	var known *cli.Error
+	if i.chunks.Load() > 0 || len(i.on.StoredChunks) > 0 || ctx.Err() != nil || !errors.As(said, &known) {
+		return said
+	}
+	if _, err := i.api.AbortImport(ctx, &perceptorv1.AbortImportRequest{Id: i.on.Id}); err != nil {
+		return said
+	}
+	return &cli.Error{Code: known.Code, Err: fmt.Errorf("nothing was imported, and import %d is aborted: %w", i.on.Id, cause), Hint: "start it anew"}
 }
 
 // interrupted says how an import that did not end goes on.
