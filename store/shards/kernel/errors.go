@@ -88,7 +88,7 @@ func Unavailable(err error) error {
 
 // errStalled returns the error of a call that was not begun because the server hangs.
 func errStalled() error {
-	return task.Errorf(task.ReasonDatabaseStalled, "the server of the task's database does not answer; nothing was done")
+	return task.Errorf(task.ReasonDatabaseStalled, "the server of a database that the call needs does not answer; nothing was changed")
 }
 
 // Away reports whether an error of [Unavailable] says that a database did not answer, and
