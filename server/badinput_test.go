@@ -381,7 +381,7 @@ func TestJSONThatIsNotTheContractIsRefusedWithItsPlace(t *testing.T) {
 		{"an id that is no number", "/v1/tasks/abc:cancel", `{}`, "id", `"abc" is not a whole number`},
 		{"an id too large", "/v1/tasks/9223372036854775808:pause", `{}`, "id", `"9223372036854775808" is not between`},
 		{"a query parameter that is none", "/v1/tasks?requestid=a", `{"kind":"a"}`, "requestid", "unknown query parameter; did you mean request_id?"},
-		{"a query parameter that belongs into the body", "/v1/tasks?task.kind=b", `{"kind":"a"}`, "task.kind", "cannot be a query parameter"},
+		{"a query parameter that belongs into the body", "/v1/tasks?task.kind=b", `{"kind":"a"}`, "task.kind", "belongs in the body or the path, not in the query"},
 		{"a query where there is none", "/v1/tasks:batchAdd?request_id=a", `{"tasks":[{}]}`, "", "no query parameters"},
 		{"a query parameter given twice", "/v1/tasks?request_id=a&request_id=b", `{"kind":"a"}`, "request_id", "is given 2 times"},
 		{"a query parameter in two spellings", "/v1/tasks?request_id=a&requestId=b", `{"kind":"a"}`, "request_id", "is given 2 times"},

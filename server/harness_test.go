@@ -269,6 +269,9 @@ func httpForm(t testing.TB, method string, request proto.Message) (verb, path, b
 			if m.Has(f) {
 				body = string(must(protojson.Marshal(m.Get(f).Message().Interface()))(t))
 			}
+		case rule.Body != "*" && m.Has(f) && f.Message() != nil && f.Message().FullName() == "perceptor.v1.AddTaskRequest.Expected":
+			e := m.Get(f).Message().Interface().(*perceptorv1.AddTaskRequest_Expected)
+			path += fmt.Sprintf("%sexpected.id=%d&expected.version=%d", separator(path), e.Id, e.Version)
 		case rule.Body != "*" && m.Has(f):
 			path += fmt.Sprintf("%s%s=%s", separator(path), f.JSONName(), queryValue(m.Get(f).Interface()))
 		}

@@ -64,23 +64,23 @@ type strictQuery struct{ runtime.DefaultQueryParser }
 // Parse fills msg from values.
 func (q *strictQuery) Parse(msg proto.Message, values url.Values, filter *utilities.DoubleArray) error {
 	var faults []task.Fault
-	given := map[protoreflect.FieldNumber]int{}
+	given := map[string]int{}
 	m := msg.ProtoReflect().Descriptor()
 	for key, list := range values {
-		field := queryField(m, key)
+		path, field := queryField(m, key)
 		if field == nil {
 			faults = append(faults, strayParameter(m, key))
 			continue
 		}
-		name := string(field.Name())
-		given[field.Number()] += len(list)
-		switch n := given[field.Number()]; {
-		case filter.HasCommonPrefix([]string{name}):
-			faults = append(faults, faultf(name, "belongs in the body or the path, not in the query"))
+		given[path] += len(list)
+		outer, _, _ := strings.Cut(path, ".")
+		switch n := given[path]; {
+		case filter.HasCommonPrefix([]string{outer}):
+			faults = append(faults, faultf(path, "belongs in the body or the path, not in the query"))
 		case n > 1 && !field.IsList():
-			faults = append(faults, faultf(name, "is given %d times", n))
+			faults = append(faults, faultf(path, "is given %d times", n))
 		default:
-			faults = append(faults, q.values(msg, field, key, list, filter)...)
+			faults = append(faults, q.values(msg, field, path, key, list, filter)...)
 		}
 	}
 	if len(faults) > 0 {
@@ -91,11 +91,11 @@ func (q *strictQuery) Parse(msg proto.Message, values url.Values, filter *utilit
 }
 
 // values puts the values of a parameter into msg one by one, so that a fault has its index.
-func (q *strictQuery) values(msg proto.Message, field protoreflect.FieldDescriptor, key string, list []string, filter *utilities.DoubleArray) (faults []task.Fault) {
+func (q *strictQuery) values(msg proto.Message, field protoreflect.FieldDescriptor, name, key string, list []string, filter *utilities.DoubleArray) (faults []task.Fault) {
 	for i, v := range list {
-		path := string(field.Name())
+		path := name
 		if field.IsList() {
-			path = fmt.Sprintf("%s[%d]", path, i)
+			path = fmt.Sprintf("%s[%d]", name, i)
 		}
 		// The library takes texts of any bytes.
 		bad := strings.ToValidUTF8(v, "") != v
@@ -106,16 +106,35 @@ func (q *strictQuery) values(msg proto.Message, field protoreflect.FieldDescript
 	return faults
 }
 
-// queryField returns the field that a parameter sets, or nil.
-func queryField(m protoreflect.MessageDescriptor, key string) protoreflect.FieldDescriptor {
-	field := m.Fields().ByTextName(key)
-	if field == nil {
-		field = m.Fields().ByJSONName(key)
+// queryField returns the field that a parameter sets, and its path, or nil. The path may lead to a field of a message in the
+// request, as in expected.id.
+func queryField(m protoreflect.MessageDescriptor, key string) (path string, field protoreflect.FieldDescriptor) {
+	outer, inner, nested := strings.Cut(key, ".")
+	field = fieldNamed(m, outer)
+	if nested {
+		if field == nil || field.Message() == nil || isText(field.Message()) || field.IsMap() || field.IsList() {
+			return "", nil
+		}
+		path, field = string(field.Name())+".", fieldNamed(field.Message(), inner)
 	}
 	if field == nil || field.Message() != nil && !isText(field.Message()) || field.IsMap() {
-		return nil
+		return "", nil
 	}
-	return field
+	return path + string(field.Name()), field
+}
+
+// isParameter reports whether a parameter sets a field.
+func isParameter(m protoreflect.MessageDescriptor, key string) bool {
+	_, field := queryField(m, key)
+	return field != nil
+}
+
+// fieldNamed returns the field with a name of either form, or nil.
+func fieldNamed(m protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
+	if field := m.Fields().ByTextName(name); field != nil {
+		return field
+	}
+	return m.Fields().ByJSONName(name)
 }
 
 // strayParameter is the fault of a parameter that sets no field.

@@ -138,19 +138,39 @@ func (d *document) parameters(m *protogen.Method, r *annotations.HttpRule, all [
 	}
 	for _, f := range m.Input.Fields {
 		name := string(f.Desc.Name())
-		if name == r.Body || slices.Contains(pathFields(all...), name) || !inQuery(f) {
+		if name == r.Body || slices.Contains(pathFields(all...), name) {
 			continue
 		}
-		p, err := d.parameter(f, "query")
+		more, err := d.inQuery(f)
 		if err != nil {
 			return nil, "", err
 		}
-		if behaves(f, annotations.FieldBehavior_REQUIRED) {
+		list = append(list, more...)
+	}
+	return list, path, nil
+}
+
+// inQuery returns the query parameters that set a field: one, or one for each field of a message, or none.
+func (d *document) inQuery(f *protogen.Field) (list []object, err error) {
+	fields, outer := []*protogen.Field{f}, ""
+	if !inQuery(f) && !f.Desc.IsList() && !f.Desc.IsMap() {
+		fields, outer = f.Message.Fields, f.Desc.JSONName()+"."
+	}
+	for _, field := range fields {
+		if !inQuery(field) {
+			continue
+		}
+		p, err := d.parameter(field, "query")
+		if err != nil {
+			return nil, err
+		}
+		p["name"] = outer + field.Desc.JSONName()
+		if behaves(field, annotations.FieldBehavior_REQUIRED) {
 			p["required"] = true
 		}
 		list = append(list, p)
 	}
-	return list, path, nil
+	return list, nil
 }
 
 // inQuery reports whether a field can be a query parameter: those that JSON writes as one value,
