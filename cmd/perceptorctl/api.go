@@ -28,6 +28,7 @@ import (
 
 	"github.com/perceptor/perceptor/internal/cli"
 	"github.com/perceptor/perceptor/internal/config"
+	"github.com/perceptor/perceptor/store/control"
 	"github.com/perceptor/perceptor/task"
 )
 
@@ -178,9 +179,16 @@ func (c *ctl) secret() (string, error) {
 		return "", &cli.Error{Code: cli.Usage, Err: errors.New("a token is needed"), Hint: tokenHint}
 	}
 	if strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", cli.Usagef("the token has characters that no token has")
+		return "", cli.Usagef("the token is malformed: it has spaces, line ends or other characters that no token has")
 	}
 	return secret, nil
+}
+
+// malformedToken reports whether a token has neither the form of one of Perceptor nor that of a JSON Web Token, three parts with
+// dots between them. The service tells nobody why it has refused a token, and need not: this command has it.
+func malformedToken(secret string) bool {
+	parts := strings.Split(secret, ".")
+	return !control.HasForm(secret) && (len(parts) != 3 || slices.Contains(parts, ""))
 }
 
 // hasToken reports whether calls have a token: a certificate may stand in for it.
@@ -281,6 +289,9 @@ func (c *ctl) explain(err error) error {
 		e.Hint = tokenHint
 		if reasonOf(err) == task.ReasonTokenRefused && c.hasToken() {
 			e.Err = errors.New("the token is unknown, expired or revoked")
+			if secret, err := c.secret(); err == nil && malformedToken(secret) {
+				e.Err = errors.New("the token is malformed: a part of it is missing, or it is something else")
+			}
 		}
 	case codes.PermissionDenied:
 		e.Hint = scopeHint

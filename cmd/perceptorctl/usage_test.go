@@ -57,7 +57,12 @@ func TestARefusedTokenIsSaidToBeWrong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for token, want := range map[string]string{"pct_1_x": "the token is unknown, expired or revoked", "": "the call needs the header"} {
+	const malformed = "the token is malformed: a part of it is missing, or it is something else"
+	whole := "pct_k4f2xw7q1m3n_" + strings.Repeat("a", 43)
+	for token, want := range map[string]string{
+		whole: "the token is unknown, expired or revoked", "eyJh.eyJp.c2ln": "the token is unknown, expired or revoked", "": "the call needs the header",
+		whole[:len(whole)-1]: malformed, whole[4:]: malformed, "secret": malformed, "a..b": malformed,
+	} {
 		t.Setenv("PERCEPTOR_TOKEN", token)
 		c := &ctl{certFile: "client.pem"}
 		var known *cli.Error

@@ -47,6 +47,9 @@ func newSecret() (id, secret string) {
 	return id, id + "_" + base64.RawURLEncoding.EncodeToString(random[:])
 }
 
+// HasForm reports whether a secret has the form of one, which all that [Store.CreateToken] returns have.
+func HasForm(secret string) bool { return idOf(secret) != "" }
+
 // idOf returns the id that a secret begins with, or "" if the secret has another form.
 func idOf(secret string) string {
 	const idLen = len(SecretPrefix) + idChars
