@@ -175,11 +175,38 @@ func TestAnUpdateThatIsRepeatedAddsNoTaskAgain(t *testing.T) {
 	}
 	lose.Store(false)
 	ended := end(keys[:3]...)
-	b.sumOf("again", b.write(i, chunk).ImportSum, task.ImportSum{Lines: 4, Added: 1, Skipped: 3})
+	b.sumOf("again", b.write(i, chunk).ImportSum, task.ImportSum{Lines: 4, Added: 1, Updated: 3})
 	for n, id := range ended {
 		if now, err := b.TaskOfKey(t.Context(), b.tenant, keys[n]); err != nil || now != id {
 			t.Errorf("key %d has task %s, %v, want %s: it was added again", n, now, err, id)
 		}
 	}
 	b.recounted()
+}
+
+// TestAnUpdateThatIsRepeatedCountsWhatItHasUpdated: its marker was lost, and nothing has happened since.
+func TestAnUpdateThatIsRepeatedCountsWhatItHasUpdated(t *testing.T) {
+	var lose atomic.Bool
+	b := setup(t, func(c *Config) {
+		c.Failpoint = func(point string, _ int) error {
+			if point == "load:"+kernel.BeforeCommit && lose.Load() {
+				return errors.New("connection lost")
+			}
+			return nil
+		}
+	}).running()
+	i := b.imported(task.ImportTerms{OnConflict: task.UpdateExisting})
+	keys := b.keysHere(5)
+	first := b.withKeys(b.lines(b.numberHere(i, 0), 4), keys[:4], 1)
+	b.write(i, first)
+	chunk := b.withKeys(b.lines(b.numberHere(i, 1), 5), keys, 1) // the last key is new, and the first two tasks stay as they are
+	for n := 2; n < 5; n++ {
+		chunk.Lines[n].Params = []byte("other")
+	}
+	lose.Store(true)
+	if _, err := b.WriteChunk(t.Context(), i, chunk); err == nil {
+		t.Fatal("the lost marker was answered")
+	}
+	lose.Store(false)
+	b.sumOf("again", b.write(i, chunk).ImportSum, task.ImportSum{Lines: 5, Added: 1, Updated: 2, Skipped: 2})
 }

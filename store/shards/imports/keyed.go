@@ -193,6 +193,10 @@ func (p *part) update(ctx context.Context) error {
 	if err != nil || len(exist) == 0 {
 		return err
 	}
+	done, err := p.upsertsDone(ctx)
+	if err != nil {
+		return err
+	}
 	list := make([]*Upsert, len(p.lines)) // of the lines whose keys exist
 	var some []*Upsert
 	for k, known := range exist {
@@ -210,12 +214,37 @@ func (p *part) update(ctx context.Context) error {
 	}
 	for i, x := range list {
 		if x != nil {
+			// An upsert that was done when the chunk came before counts as it did then. It may have been an add in
+			// the place of a finished task, which nothing tells any more.
+			if x.Err == nil && x.Result.Replayed && done[string(p.w.chunk.Lines[p.lines[i]].Key)] {
+				x.Result.Updated = true
+			}
 			p.updated(p.lines[i], x.Result, x.Err)
 		}
 	}
 	p.keep(func(i int) bool { return list[i] == nil })
 	return nil
 }
+
+// upsertsDone returns the keys of the part whose upserts were done when the chunk came before, and its marker was not stored.
+func (p *part) upsertsDone(ctx context.Context) (map[string]bool, error) {
+	before := kernel.UpsertPrefix + p.requestID()
+	rows, err := sql.UpsertsDone.Query(ctx, p.w.im.db.Pool(p.d), slices.Compact(slices.Clone(p.keys.shards)), p.w.of.Tenant,
+		before+kernel.TaskKeyPrefix, before+string(kernel.TaskKeyPrefix[0]+1))
+	if err != nil {
+		return nil, fmt.Errorf("read which upserts were done: %w", err)
+	}
+	done := map[string]bool{}
+	var key string
+	_, err = pgx.ForEachRow(rows, []any{&key}, func() error {
+		done[key[len(before)+len(kernel.TaskKeyPrefix):]] = true
+		return nil
+	})
+	return done, err
+}
+
+// requestID returns that of the upserts of the chunk. No caller's id begins so.
+func (p *part) requestID() string { return fmt.Sprintf("\x01%d.%d", p.w.of.ID, p.w.chunk.Number) }
 
 // upsertAll does upserts: many in a transaction, and those that this does not settle alone.
 func (p *part) upsertAll(ctx context.Context, list []*Upsert) error {
@@ -253,8 +282,8 @@ func (p *part) request(line int32) task.AddRequest {
 	l := &p.w.chunk.Lines[line]
 	r := task.AddRequest{
 		Tenant: p.w.of.Tenant, Key: string(l.Key), Upsert: true, KeepBegin: l.Begin == task.Never,
-		// A chunk that is sent again adds nothing in the place of a task that has ended after this upsert. No caller's id begins so.
-		RequestID: fmt.Sprintf("\x01%d.%d", p.w.of.ID, p.w.chunk.Number),
+		// A chunk that is sent again adds nothing in the place of a task that has ended after this upsert.
+		RequestID: p.requestID(),
 		Specs:     []task.Spec{p.w.templates[l.Spec].specOf(l)},
 	}
 	copy(r.Hash[:], l.KeyHash[:])

@@ -101,6 +101,10 @@ SELECT u.id, k.first_id, k.body_hash
   FROM (SELECT * FROM unnest(@shards, @tenants, @keys) WITH ORDINALITY AS u (shard, tenant_id, key, id) {{list_first}}) u
   JOIN task_key k ON k.shard = u.shard AND k.tenant_id = ANY (ARRAY[u.tenant_id]) AND k.key = u.key;
 
+-- name: UpsertsDone(shards int2[], tenant int4, from_key text, until_key text)
+-- The keys that tell which upserts of a chunk were done.
+SELECT k.key FROM task_key k WHERE k.shard = ANY (@shards) AND k.tenant_id = @tenant AND k.key >= @from_key AND k.key < @until_key;
+
 -- name: KeysDrop(shards int2[], tenants int4[], keys text[], first_ids int8[])
 -- KeyDrop for some keys.
 DELETE FROM task_key k

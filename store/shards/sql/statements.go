@@ -283,6 +283,7 @@ var (
 	ChunkIDs         = set.Get("ChunkIDs")
 	ChunkRunCounts   = set.Get("ChunkRunCounts")
 	KeysRead         = set.Get("KeysRead")
+	UpsertsDone      = set.Get("UpsertsDone")
 	KeysDrop         = set.Get("KeysDrop")
 	ImportsExist     = set.Get("ImportsExist")
 	ImportsExpired   = set.Get("ImportsExpired")
