@@ -88,7 +88,7 @@ func TestTheFirstOfSeveralAddressesThatAnswersIsCalled(t *testing.T) {
 		address + ",":                      `"" is not host:port`,
 		address + ",taskd-2":               `"taskd-2" is not host:port`,
 		address + ",example.com:7070":      "is not on loopback, and the token would be sent in the clear",
-		"example.com:7070,127.0.0.1:7070 ": "is not on loopback, and the token would be sent in the clear",
+		"example.com:7070, 127.0.0.1:7070": "is not on loopback, and the token would be sent in the clear",
 	} {
 		if code, _, said := runCtl(t, "task", "list", "--address", addresses); code != cli.Usage || !strings.Contains(said, want) {
 			t.Errorf("%s: ended with %d: %s", addresses, code, said)
