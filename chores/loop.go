@@ -280,6 +280,9 @@ func (l *loop) acquireSlot() bool {
 	}
 }
 
+// choreLag is how long after a beat of the process chores come: when the looks for due tasks have ended, and their connections are free.
+const choreLag = 20 * time.Millisecond
+
 // longestBackoff is the longest pause after consecutive failures.
 const longestBackoff = time.Minute
 
@@ -321,7 +324,7 @@ func (l *loop) do(ch *chore) (lost bool) {
 	case found == more:
 		ch.failures = 0 // at stays, so that its maxWait continues
 	default:
-		ch.failures, ch.at = 0, ch.last.Add(ctxtime.Beat(ch.last, ch.distance(found)))
+		ch.failures, ch.at = 0, ch.last.Add(ctxtime.Beat(ch.last.Add(-choreLag), ch.distance(found)))
 	}
 	return false
 }

@@ -64,9 +64,9 @@ func (f *follower) stop() {
 
 // run asks for the places of all databases.
 func (f *follower) run() {
-	for f.over.Err() == nil {
+	for lag := ctxtime.Lag(); f.over.Err() == nil; {
 		f.readPlaces()
-		ctxtime.Sleep(f.over, ctxtime.Beat(time.Now(), placesEvery))
+		ctxtime.Sleep(f.over, ctxtime.Beat(time.Now().Add(-lag), placesEvery))
 	}
 }
 

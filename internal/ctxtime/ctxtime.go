@@ -4,6 +4,7 @@ package ctxtime
 import (
 	"context"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,6 +34,20 @@ const (
 
 var phase = rand.N(longBeat)
 
+// Lags are those of what comes after a beat. What came at the beat itself has then given back its connections, so that no others are opened
+// that would soon be closed for want of use.
+const (
+	firstLag = 200 * time.Millisecond
+	nextLag  = 25 * time.Millisecond
+	lags     = 16
+)
+
+var lagging atomic.Uint32
+
+// Lag returns how long after beats the next thing that looks at servers from time to time shall come: 200 to 575 ms, in turn. Its wait is that of
+// [Beat] from an instant that is earlier by the lag.
+func Lag() time.Duration { return firstLag + time.Duration(lagging.Add(1)%lags)*nextLag }
+
 // Beat shortens the wait d, which begins at now, so that it ends at a beat of the process: by less than a second, and waits of at
 // least five seconds by less than five. Waits of less than a second stay as they are. The result may be up to 50 ms longer than d.
 func Beat(now time.Time, d time.Duration) time.Duration {
@@ -47,10 +62,11 @@ func Beat(now time.Time, d time.Duration) time.Duration {
 	return now.Add(d + early).Truncate(every).Sub(now)
 }
 
-// Every calls f after each interval until ctx ends: at beats of the process, if the interval has at least a second. It returns nil.
+// Every calls f after each interval until ctx ends: if the interval has at least a second, at a time after beats of the process that is its own.
+// It returns nil.
 func Every(ctx context.Context, interval time.Duration, f func(context.Context)) error {
-	began := time.Now()
-	for Sleep(ctx, Beat(began, interval)-time.Since(began)) {
+	began, lag := time.Now(), Lag()
+	for Sleep(ctx, Beat(began.Add(-lag), interval)-time.Since(began)) {
 		began = time.Now()
 		f(ctx)
 	}
