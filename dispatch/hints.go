@@ -319,7 +319,7 @@ func (h *Hints) greeters(now time.Time) (addrs []netip.AddrPort) {
 // more than tellLate, until ctx ends. Then it returns nil.
 func (h *Hints) Report(ctx context.Context, of func() task.Lateness) error {
 	var s stamps
-	for wait := latenessWindow; ctxtime.Sleep(ctx, wait); {
+	for wait := latenessWindow; ctxtime.Sleep(ctx, ctxtime.Beat(time.Now(), wait)); {
 		l := of()
 		if wait = latenessWindow; l.Foreground.PerSecond+l.Backlogs.PerSecond == 0 {
 			wait = latenessHolds // nothing is published, and a process that sleeps costs less

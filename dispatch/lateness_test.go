@@ -188,7 +188,7 @@ func TestLatenessIsLookedAtRarelyWhileNothingIsPublished(t *testing.T) {
 				looks++
 				l.Backlogs.PerSecond = perSecond
 				return l
-			}); err != nil || looks != want {
+			}); err != nil || looks < want || looks > want+1 { // the second look may come soon after the first
 				t.Errorf("%v a second: %d looks in ten seconds, %v; want %d", perSecond, looks, err, want)
 			}
 			cancel()
