@@ -277,7 +277,7 @@ func (i *importing) discarded(ctx context.Context, cause, said error) error {
 	if _, err := i.api.AbortImport(ctx, &perceptorv1.AbortImportRequest{Id: i.on.Id}); err != nil {
 		return said
 	}
-	return &cli.Error{Code: known.Code, Err: fmt.Errorf("nothing was imported, and import %d is aborted: %w", i.on.Id, cause), Hint: "start it anew"}
+	return &cli.Error{Code: known.Code, Err: fmt.Errorf("nothing was imported, and import %d is aborted: %w", i.on.Id, cause), Hint: "start it anew: nothing was stored"}
 }
 
 // interrupted says how an import that did not end goes on.

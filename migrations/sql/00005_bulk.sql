@@ -30,8 +30,7 @@ CREATE TABLE bulk_operation (
 CREATE INDEX bulk_operation_open   ON bulk_operation (next_at) WHERE state = 1;
 CREATE INDEX bulk_operation_unreplicated ON bulk_operation (tenant_id) WHERE replicated_version < version;
 
--- Tasks that an operation must not change: it has changed them, and must not do so twice, or it is a RESUME
--- and a call has paused them since.
+-- Tasks that an operation has changed, for operations that must not change a task twice.
 CREATE TABLE bulk_seen (
   tenant_id int4 NOT NULL,
   operation int8 NOT NULL,

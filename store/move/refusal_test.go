@@ -203,24 +203,24 @@ func TestTheNewCopyBelongsToTheOwnerOfTheOldOne(t *testing.T) {
 	}
 	schema := fmt.Sprintf("perceptor_%02d", database)
 	for i := range r.dsns {
-		on(i, "CREATE ROLE perceptor_test_owner")
+		on(i, "CREATE ROLE owner_of_the_copy")
 	}
 	on(0, fmt.Sprintf(`DO $$ DECLARE c text; BEGIN
-  FOR c IN SELECT format('ALTER %%s %%s OWNER TO perceptor_test_owner', CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, oid::regclass)
+  FOR c IN SELECT format('ALTER %%s %%s OWNER TO owner_of_the_copy', CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, oid::regclass)
              FROM pg_class q WHERE relnamespace = '%[1]s'::regnamespace AND relkind IN ('r', 'p', 'S')
               AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = q.oid AND d.deptype IN ('a', 'i') AND q.relkind = 'S') LOOP EXECUTE c; END LOOP;
-  ALTER SCHEMA %[1]s OWNER TO perceptor_test_owner;
+  ALTER SCHEMA %[1]s OWNER TO owner_of_the_copy;
 END $$`, schema))
-	if _, err := r.mover(1, nil).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "perceptor_test_owner, which owns the tables at") {
+	if _, err := r.mover(1, nil).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "owner_of_the_copy, which owns the tables at") {
 		t.Errorf("got %v, want a refusal, since the owner may create no schema", err)
 	}
-	on(1, "DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO perceptor_test_owner', current_database()); END $$")
+	on(1, "DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO owner_of_the_copy', current_database()); END $$")
 	r.run(1, nil)
 	for what, statement := range map[string]string{
 		"tables": "SELECT string_agg(DISTINCT pg_get_userbyid(relowner), ',') FROM pg_class WHERE relnamespace = $s::regnamespace AND relkind IN ('r', 'p', 'S')",
 		"schema": "SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = $s",
 	} {
-		if owner := on(1, strings.ReplaceAll(statement, "$s", "'"+schema+"'")); owner != "perceptor_test_owner" {
+		if owner := on(1, strings.ReplaceAll(statement, "$s", "'"+schema+"'")); owner != "owner_of_the_copy" {
 			t.Errorf("the %s of the new copy: the owner is %s", what, owner)
 		}
 	}
