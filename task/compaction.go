@@ -87,8 +87,6 @@ type FarStats struct {
 	// Level0 and Level0Tasks count the packs of level 0 and their tasks; Packs and
 	// PackedTasks count the other packs and their tasks. Void copies are included.
 	Level0, Level0Tasks, Packs, PackedTasks int64
-	// Void counts the copies in these packs that are void: their tasks have left them.
-	Void int64
 	// Damaged counts quarantined packs. The other figures do not include them.
 	Damaged int64
 	// Waiting counts the packs, of those that the first four figures count, in which a

@@ -291,13 +291,17 @@ func (e *examination) far(ctx context.Context, cluster *store.Cluster) {
 	var sum task.FarStats
 	for d := range task.Databases {
 		f, err := s.FarStats(ctx, d)
+		var void int64
+		if err == nil {
+			void, err = s.FarVoid(ctx, d)
+		}
 		if err != nil {
 			e.fail("far tier", fmt.Errorf("database %d: %w", d, err))
 			return
 		}
 		sum.Packs, sum.Damaged = sum.Packs+f.Packs+f.Level0, sum.Damaged+f.Damaged
 		sum.Waiting += f.Waiting
-		sum.PackedTasks += f.PackedTasks + f.Level0Tasks - f.Void
+		sum.PackedTasks += f.PackedTasks + f.Level0Tasks - void
 		sum.Oldest, sum.Behind = max(sum.Oldest, f.Oldest), max(sum.Behind, f.Behind)
 	}
 	switch {

@@ -118,10 +118,18 @@ func (t *Tier) FarStats(ctx context.Context, d int) (task.FarStats, error) {
 	var f task.FarStats
 	var oldest, behind int64
 	err := sql.FarStats.QueryRow(ctx, t.db.Pool(d)).Scan(&f.Level0, &f.Level0Tasks, &f.Packs, &f.PackedTasks,
-		&f.Void, &f.Damaged, &f.Waiting, &oldest, &behind)
+		&f.Damaged, &f.Waiting, &oldest, &behind)
 	if err != nil {
 		return task.FarStats{}, fmt.Errorf("count packs: %w", err)
 	}
 	f.Oldest, f.Behind = kernel.Millis(oldest), kernel.Millis(behind)
 	return f, nil
+}
+
+// FarVoid counts the void copies among the tasks that FarStats counts: their tasks have left the packs. It reads each of them.
+func (t *Tier) FarVoid(ctx context.Context, d int) (n int64, err error) {
+	if err = sql.FarVoid.QueryRow(ctx, t.db.Pool(d)).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count void copies: %w", err)
+	}
+	return n, nil
 }

@@ -140,14 +140,17 @@ SELECT (SELECT count(*) FROM far_level0 a WHERE a.quarantine_reason IS NULL),
        (SELECT coalesce(sum(a.n), 0) FROM far_level0 a WHERE a.quarantine_reason IS NULL),
        (SELECT count(*) FROM far_pack p WHERE p.quarantine_reason IS NULL),
        (SELECT coalesce(sum(p.n), 0) FROM far_pack p WHERE p.quarantine_reason IS NULL),
-       (SELECT count(*) FROM far_tombstone o JOIN far_pack p ON p.id = o.pack WHERE p.quarantine_reason IS NULL)
-       + (SELECT count(*) FROM far_tombstone o JOIN far_level0 a ON a.first = -o.pack WHERE a.quarantine_reason IS NULL),
        (SELECT count(*) FROM far_level0 a WHERE a.quarantine_reason IS NOT NULL) + (SELECT count(*) FROM far_pack p WHERE p.quarantine_reason IS NOT NULL),
        (SELECT count(*) FROM far_level0 a WHERE a.newer AND a.quarantine_reason IS NULL AND NOT {{level0_readable}})
        + (SELECT count(*) FROM far_pack p WHERE p.newer AND p.quarantine_reason IS NULL AND NOT {{pack_readable}}),
        (SELECT coalesce(greatest(now_ms() - min(a.created_at), 1), 0) FROM far_level0 a WHERE a.quarantine_reason IS NULL AND {{level0_readable}}),
        (SELECT coalesce(greatest(now_ms() - min(p.bucket_at), 0), 0) FROM far_pack p WHERE p.quarantine_reason IS NULL AND {{pack_readable}})
 ;
+
+-- name: FarVoid()
+-- The void copies among the tasks that FarStats counts. There may be very many.
+SELECT (SELECT count(*) FROM far_tombstone o JOIN far_pack p ON p.id = o.pack WHERE p.quarantine_reason IS NULL)
+       + (SELECT count(*) FROM far_tombstone o JOIN far_level0 a ON a.first = -o.pack WHERE a.quarantine_reason IS NULL);
 
 -- name: OldestSnapshot()
 -- Returns the age of the oldest snapshot of sessions and prepared transactions, in ms.

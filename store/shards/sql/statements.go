@@ -96,6 +96,7 @@ var (
 	LocatorWrite          = set.Get("LocatorWrite")
 	LocatorPurge          = set.Get("LocatorPurge")
 	FarStats              = set.Get("FarStats")
+	FarVoid               = set.Get("FarVoid")
 	OldestSnapshot        = set.Get("OldestSnapshot")
 	DatabaseSize          = set.Get("DatabaseSize")
 	ForecastPacks         = set.Get("ForecastPacks")
