@@ -150,7 +150,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	if err := f.begin(ctx); err != nil {
 		return err
 	}
-	for lag := ctxtime.Lag(); ; {
+	for pace := ctxtime.NewPace(); ; {
 		wait := f.follow(ctx)
 		select {
 		case <-ctx.Done():
@@ -158,7 +158,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		case err := <-f.active.ended:
 			f.active.ended <- err
 			return errors.Join(err, f.end())
-		case <-time.After(ctxtime.Beat(time.Now().Add(-lag), wait)):
+		case <-time.After(pace.Wait(wait)):
 		}
 	}
 }

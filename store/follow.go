@@ -64,9 +64,9 @@ func (f *follower) stop() {
 
 // run asks for the places of all databases.
 func (f *follower) run() {
-	for lag := ctxtime.Lag(); f.over.Err() == nil; {
+	for pace := ctxtime.NewPace(); f.over.Err() == nil; {
 		f.readPlaces()
-		ctxtime.Sleep(f.over, ctxtime.Beat(time.Now().Add(-lag), placesEvery))
+		pace.Sleep(f.over, placesEvery)
 	}
 }
 

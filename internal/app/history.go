@@ -40,14 +40,14 @@ func (l *policies) of(tenant int32) task.HistoryPolicy {
 // run reads the policies until ctx ends. While no database answers, the last known
 // policies apply.
 func (l *policies) run(ctx context.Context) error {
-	failing, lag := false, ctxtime.Lag()
+	failing, pace := false, ctxtime.NewPace()
 	for {
 		err := l.refresh(ctx)
 		if err != nil && ctx.Err() == nil && !failing {
 			l.log.Warn("history policies of tenants cannot be read; the last known ones apply", "err", err)
 		}
 		failing = err != nil
-		if !ctxtime.Sleep(ctx, ctxtime.Beat(time.Now().Add(-lag), policiesEvery)) {
+		if !pace.Sleep(ctx, policiesEvery) {
 			return nil
 		}
 	}

@@ -61,7 +61,7 @@ func (p *presence) processes() int { return int(p.live.Load()) }
 // run counts until ctx ends.
 func (p *presence) run(ctx context.Context) error {
 	defer p.leave(ctx)
-	failing, lag := false, ctxtime.Lag()
+	failing, pace := false, ctxtime.NewPace()
 	for {
 		live, err := p.store.Alive(ctx, p.name, aliveFor)
 		if live > 0 {
@@ -72,7 +72,7 @@ func (p *presence) run(ctx context.Context) error {
 				p.log.Warn("cannot count the processes of the API; the last known number applies", "err", err)
 			}
 		}
-		if !ctxtime.Sleep(ctx, ctxtime.Beat(time.Now().Add(-lag), presentEvery)) {
+		if !pace.Sleep(ctx, presentEvery) {
 			return nil
 		}
 	}

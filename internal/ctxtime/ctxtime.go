@@ -44,9 +44,20 @@ const (
 
 var lagging atomic.Uint32
 
-// Lag returns how long after beats the next thing that looks at servers from time to time shall come: 200 to 575 ms, in turn. Its wait is that of
-// [Beat] from an instant that is earlier by the lag.
-func Lag() time.Duration { return firstLag + time.Duration(lagging.Add(1)%lags)*nextLag }
+// A Pace has the waits of one thing that looks at servers from time to time. They end at the beats of the process, and a time after them that is
+// its own.
+type Pace struct{ lag time.Duration }
+
+// NewPace returns the pace of one thing: 200 to 575 ms after beats, in turn.
+func NewPace() Pace { return Pace{firstLag + time.Duration(lagging.Add(1)%lags)*nextLag} }
+
+// Wait is [Beat] of a wait that begins now.
+func (p Pace) Wait(d time.Duration) time.Duration { return p.from(time.Now(), d) }
+
+// Sleep waits as long. It returns false if ctx ends before that.
+func (p Pace) Sleep(ctx context.Context, d time.Duration) bool { return Sleep(ctx, p.Wait(d)) }
+
+func (p Pace) from(now time.Time, d time.Duration) time.Duration { return Beat(now.Add(-p.lag), d) }
 
 // Beat shortens the wait d, which begins at now, so that it ends at a beat of the process: by less than a second, and waits of at
 // least five seconds by less than five. Waits of less than a second stay as they are. The result may be up to 50 ms longer than d.
@@ -65,8 +76,8 @@ func Beat(now time.Time, d time.Duration) time.Duration {
 // Every calls f after each interval until ctx ends: if the interval has at least a second, at a time after beats of the process that is its own.
 // It returns nil.
 func Every(ctx context.Context, interval time.Duration, f func(context.Context)) error {
-	began, lag := time.Now(), Lag()
-	for Sleep(ctx, Beat(began.Add(-lag), interval)-time.Since(began)) {
+	began, pace := time.Now(), NewPace()
+	for Sleep(ctx, pace.from(began, interval)-time.Since(began)) {
 		began = time.Now()
 		f(ctx)
 	}

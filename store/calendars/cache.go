@@ -161,8 +161,8 @@ func (s *Store) forget(k key) {
 // Run reads the calendars that Windows lacks, and reads changed ones again. It returns
 // when ctx ends.
 func (s *Store) Run(ctx context.Context) error {
-	lag := ctxtime.Lag()
-	tick := time.NewTimer(ctxtime.Beat(time.Now().Add(-lag), refreshEvery))
+	pace := ctxtime.NewPace()
+	tick := time.NewTimer(pace.Wait(refreshEvery))
 	defer tick.Stop()
 	for {
 		select {
@@ -172,7 +172,7 @@ func (s *Store) Run(ctx context.Context) error {
 			s.readAll(ctx, s.unread())
 		case <-tick.C:
 			s.Refresh(ctx)
-			tick.Reset(ctxtime.Beat(time.Now().Add(-lag), refreshEvery))
+			tick.Reset(pace.Wait(refreshEvery))
 		}
 	}
 }

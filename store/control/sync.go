@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,7 +17,7 @@ import (
 // returns nil. It logs the first failure and the recovery. It also goes on with deletions of tenants, removes keys
 // that have ended, stores the uses of tokens, and purges tokens that expired long ago.
 func (s *Store) Run(ctx context.Context) error {
-	failing, lag := false, ctxtime.Lag()
+	failing, pace := false, ctxtime.NewPace()
 	for round := 0; ; round++ {
 		err := s.Sync(ctx)
 		s.maintainTokens(ctx, round%purgeRounds == 0)
@@ -37,7 +36,7 @@ func (s *Store) Run(ctx context.Context) error {
 			s.log.WarnContext(ctx, "keys of tenants that have ended cannot be removed; trying again", "err", err)
 		}
 		failing = err != nil
-		if !ctxtime.Sleep(ctx, ctxtime.Beat(time.Now().Add(-lag), syncEvery)) {
+		if !pace.Sleep(ctx, syncEvery) {
 			return nil
 		}
 	}
