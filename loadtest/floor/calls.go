@@ -29,23 +29,42 @@ func (bareService) AddTask(context.Context, *perceptorv1.AddTaskRequest) (*perce
 	return &perceptorv1.AddTaskResponse{}, nil
 }
 
+// dialBare starts a server that does nothing, and connects to it. stop ends both, when all calls have ended.
+func dialBare() (conn *grpc.ClientConn, stop func(), err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	server := grpc.NewServer()
+	perceptorv1.RegisterTaskServiceServer(server, bareService{})
+	perceptorv1.RegisterRunServiceServer(server, bareRuns{})
+	go server.Serve(listener) //nolint:errcheck // calls fail if it ends early
+	if conn, err = grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		server.Stop()
+		return nil, nil, err
+	}
+	return conn, func() {
+		conn.Close() //nolint:errcheck // all calls have ended
+		server.Stop()
+	}, nil
+}
+
+// bareTask is a task like those of the real load.
+func bareTask(paramsBytes int) *perceptorv1.Task {
+	return &perceptorv1.Task{
+		Kind: "load", Type: perceptorv1.Task_ONE_SHOT, BeginTime: timestamppb.Now(), Params: map[string]string{"p": strings.Repeat("x", paramsBytes)},
+	}
+}
+
 // measureCalls makes bare gRPC calls at the rate, each with one task, over loopback. It returns the
 // processor time of a call in µs, of caller and server together: what an AddTask of its own costs
 // before anything is decided or stored.
 func measureCalls(ctx context.Context, o *Options) (us float64, err error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	conn, stop, err := dialBare()
 	if err != nil {
 		return 0, err
 	}
-	server := grpc.NewServer()
-	perceptorv1.RegisterTaskServiceServer(server, bareService{})
-	go server.Serve(listener) //nolint:errcheck // calls fail if it ends early
-	defer server.Stop()
-	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close() //nolint:errcheck // all calls have ended
+	defer stop()
 	return paceCalls(ctx, perceptorv1.NewTaskServiceClient(conn), o)
 }
 
@@ -53,9 +72,7 @@ func measureCalls(ctx context.Context, o *Options) (us float64, err error) {
 func paceCalls(ctx context.Context, c perceptorv1.TaskServiceClient, o *Options) (us float64, err error) {
 	request := &perceptorv1.AddTaskRequest{
 		RequestId: "a-request-id-of-the-usual-length-",
-		Task: &perceptorv1.Task{
-			Kind: "load", Type: perceptorv1.Task_ONE_SHOT, BeginTime: timestamppb.Now(), Params: map[string]string{"p": strings.Repeat("x", o.ParamsBytes)},
-		},
+		Task:      bareTask(o.ParamsBytes),
 	}
 	var calls sync.WaitGroup
 	var failed sync.Once

@@ -252,21 +252,15 @@ func (rep *Report) Summary() string {
 func (rep *Report) Table(t *harness.Table) {
 	t.Line("\nfloor: plain SQL, %.0f rows per statement, as in ticks of %.0f ms at %.0f cycles/s (seed %d)",
 		rep.RowsPerStatement, rep.TickMs, rep.Rate, rep.Seed)
-	for _, run := range append([]*Run{rep.Max, rep.Short, rep.Paced}, append(rep.Links, rep.Whole)...) {
-		if run == nil {
-			continue
-		}
-		t.Line("\n  %s", run.Form)
-		if run.WorkMs == 0 { // a link
-			t.Row("rate", "%.0f/s", run.CyclesPerS)
-			t.WriteString(run.CPU.Table("one", time.Duration(run.Seconds*float64(time.Second))))
-			continue
-		}
-		t.Row("cycles/s", "%.0f   (all %d rows moved)", run.CyclesPerS, run.Moved.Added)
-		t.Row("work per tick", "%.1f ms", run.WorkMs)
-		t.Row("WAL", "%.0f bytes per cycle", run.WALBytesPerCycle)
-		t.WriteString(run.CPU.Table("cycle", time.Duration(run.Seconds*float64(time.Second))))
+	for _, run := range []*Run{rep.Max, rep.Short, rep.Paced} {
+		run.table(t)
 	}
+	for _, link := range rep.Links {
+		t.Line("\n  %s", link.Form)
+		t.Row("rate", "%.0f/s", link.CyclesPerS)
+		t.WriteString(link.CPU.Table("one", time.Duration(link.Seconds*float64(time.Second))))
+	}
+	rep.Whole.table(t)
 	if rep.UsPerCall > 0 {
 		t.Line("\n  a gRPC call with one task that does nothing")
 		t.Row("processor time", "%.1f µs per call, of caller and server together", rep.UsPerCall)
@@ -278,6 +272,18 @@ func (rep *Report) Table(t *harness.Table) {
 	if rep.Paced != nil && !rep.Held {
 		t.Line("\n  The paced run fell behind its rate.")
 	}
+}
+
+// table writes the figures of a form, unless it was not measured.
+func (run *Run) table(t *harness.Table) {
+	if run == nil {
+		return
+	}
+	t.Line("\n  %s", run.Form)
+	t.Row("cycles/s", "%.0f   (all %d rows moved)", run.CyclesPerS, run.Moved.Added)
+	t.Row("work per tick", "%.1f ms", run.WorkMs)
+	t.Row("WAL", "%.0f bytes per cycle", run.WALBytesPerCycle)
+	t.WriteString(run.CPU.Table("cycle", time.Duration(run.Seconds*float64(time.Second))))
 }
 
 // Verdict implements [harness.Report]. A floor has no rules to break.

@@ -4,15 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/perceptor/perceptor/loadtest/harness"
 	perceptorv1 "github.com/perceptor/perceptor/proto/perceptor/v1"
@@ -40,51 +34,33 @@ const (
 
 // links are the ends of all links.
 type links struct {
-	server *grpc.Server
-	conn   *grpc.ClientConn
+	stop   func() // ends the gRPC server
 	broker *broker
 	all    []link
 }
 
 // newLinks connects the ends. broker is the address of a Kafka broker.
 func newLinks(ctx context.Context, kafka string, o *Options) (*links, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	conn, stop, err := dialBare()
 	if err != nil {
 		return nil, err
 	}
-	l := &links{server: grpc.NewServer()}
-	perceptorv1.RegisterTaskServiceServer(l.server, bareService{})
-	perceptorv1.RegisterRunServiceServer(l.server, bareRuns{})
-	go l.server.Serve(listener) //nolint:errcheck // calls fail if it ends early
-	if l.conn, err = grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
-		l.server.Stop()
-		return nil, err
-	}
+	l := &links{stop: stop}
 	if l.broker, err = newBroker(ctx, kafka, o.ParamsBytes); err != nil {
-		l.close()
+		stop()
 		return nil, fmt.Errorf("floor, records: %w", err)
 	}
 	l.all = []link{
-		{"tasks by gRPC", addsEvery, sendTasks(perceptorv1.NewTaskServiceClient(l.conn), o.ParamsBytes)},
+		{"tasks by gRPC", addsEvery, sendTasks(perceptorv1.NewTaskServiceClient(conn), o.ParamsBytes)},
 		{"records through Kafka", recordsEvery, l.broker.send},
-		{"results by gRPC", resultsEvery, sendResults(perceptorv1.NewRunServiceClient(l.conn))},
+		{"results by gRPC", resultsEvery, sendResults(perceptorv1.NewRunServiceClient(conn))},
 	}
 	return l, nil
 }
 
 func (l *links) close() {
-	if l.broker != nil {
-		l.broker.close()
-	}
-	l.conn.Close() //nolint:errcheck // all calls have ended
-	l.server.Stop()
-}
-
-// bareTask is a task like those of the real load.
-func bareTask(paramsBytes int) *perceptorv1.Task {
-	return &perceptorv1.Task{
-		Kind: "load", Type: perceptorv1.Task_ONE_SHOT, BeginTime: timestamppb.Now(), Params: map[string]string{"p": strings.Repeat("x", paramsBytes)},
-	}
+	l.broker.close()
+	l.stop()
 }
 
 func sendTasks(c perceptorv1.TaskServiceClient, paramsBytes int) func(context.Context, int) error {

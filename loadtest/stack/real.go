@@ -94,15 +94,20 @@ func Real(ctx context.Context, o RealOptions) (*Stack, error) {
 func PostgresOnly(ctx context.Context, o RealOptions) (*Stack, error) {
 	return launch(ctx, o, func(s *Stack, dir string) error {
 		o.Progress("starting PostgreSQL")
-		server, err := startPostgres(ctx, dir, o)
-		if err != nil {
-			return err
-		}
-		s.add("postgres", server)
-		s.postgresDSN = server.DSN()
-		s.Versions["postgres"], err = postgresVersion(ctx, s.postgresDSN)
-		return err
+		return s.addPostgres(ctx, dir, o)
 	})
+}
+
+// addPostgres starts a PostgreSQL server without Perceptor's tables.
+func (s *Stack) addPostgres(ctx context.Context, dir string, o RealOptions) error {
+	server, err := startPostgres(ctx, dir, o)
+	if err != nil {
+		return err
+	}
+	s.add("postgres", server)
+	s.postgresDSN = server.DSN()
+	s.Versions["postgres"], err = postgresVersion(ctx, s.postgresDSN)
+	return err
 }
 
 // ServersOnly starts a stack of a PostgreSQL server without Perceptor's tables and a Kafka broker. It uses only
@@ -110,20 +115,16 @@ func PostgresOnly(ctx context.Context, o RealOptions) (*Stack, error) {
 func ServersOnly(ctx context.Context, o RealOptions) (*Stack, error) {
 	return launch(ctx, o, func(s *Stack, dir string) error {
 		o.Progress("starting PostgreSQL and Kafka")
-		server, err := startPostgres(ctx, dir, o)
-		if err != nil {
+		if err := s.addPostgres(ctx, dir, o); err != nil {
 			return err
 		}
-		s.add("postgres", server)
-		s.postgresDSN = server.DSN()
 		kafka, err := testenv.StartKafkaWith(ctx, filepath.Join(dir, "kafka"), o.Kafka)
 		if err != nil {
 			return err
 		}
 		s.add("kafka", kafka)
 		s.kafkaAddr, s.Versions["kafka"] = kafka.Addr(), kafkaVersion
-		s.Versions["postgres"], err = postgresVersion(ctx, s.postgresDSN)
-		return err
+		return nil
 	})
 }
 
