@@ -54,6 +54,8 @@ type feed struct {
 const (
 	fetchBytes     = 8 << 20 // of all partitions of a broker; it may be held four times
 	partitionBytes = 1 << 20
+	// answerBytes bounds the records of an answer when they are unpacked. Batches that are too large together are fetched again.
+	answerBytes = 2 * recordset.MaxUnpacked
 	// leadersTTL is how old the known leaders may be while nothing fails, and renewEvery the
 	// shortest time between two questions because something failed.
 	leadersTTL = time.Minute
@@ -271,7 +273,7 @@ func (f *fetcher) readFrom(feeds []*feed) (rest []*feed, fetched bool, err error
 
 // fetch asks the leader of partitions for records and waits until there are some, or for the
 // longest duration of a fetch.
-func (f *fetcher) fetch(feeds []*feed) (*rawAnswer, error) {
+func (f *fetcher) fetch(feeds []*feed) (*recordset.Answer, error) {
 	ctx, cancel := context.WithTimeout(f.ctx, silenceLimit)
 	defer cancel()
 	from := make([]fetch.RequestPartition, len(feeds))
@@ -280,14 +282,14 @@ func (f *fetcher) fetch(feeds []*feed) (*rawAnswer, error) {
 			Partition: int32(feed.tracker.partition), FetchOffset: feed.from, PartitionMaxBytes: partitionBytes, CurrentLeaderEpoch: -1, LogStartOffset: -1,
 		}
 	}
-	res, err := f.transport.RoundTrip(ctx, f.addr, &rawFetch{client: f.transport.ClientID, Request: fetch.Request{
+	res, err := f.transport.RoundTrip(ctx, f.addr, &recordset.Fetch{ClientID: f.transport.ClientID, Request: fetch.Request{
 		ReplicaID: -1, MaxWaitTime: int32(f.times.maxWait.Milliseconds()), MinBytes: 1, MaxBytes: fetchBytes, SessionID: -1, SessionEpoch: -1,
 		Topics: []fetch.RequestTopic{{Topic: f.topic, Partitions: from}},
 	}})
 	if err != nil {
 		return nil, err
 	}
-	r, ok := res.(*rawAnswer)
+	r, ok := res.(*recordset.Answer)
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("the broker answered a fetch with %T", res)
@@ -299,7 +301,7 @@ func (f *fetcher) fetch(feeds []*feed) (*rawAnswer, error) {
 
 // partsOf returns what a response has of the partitions that were asked for, and moves their
 // offsets. It leaves out those without news.
-func partsOf(r *rawAnswer, feeds []*feed) (parts []part) {
+func partsOf(r *recordset.Answer, feeds []*feed) (parts []part) {
 	left := int64(answerBytes)
 	for _, topic := range r.Topics {
 		for i := range topic.Partitions {
@@ -314,7 +316,7 @@ func partsOf(r *rawAnswer, feeds []*feed) (parts []part) {
 				continue
 			}
 			news := part{feed: f, at: f.from}
-			news.batches, f.from, news.err = recordset.Read(r.records[p.Partition], f.from, &left)
+			news.batches, f.from, news.err = recordset.Read(r.Records[p.Partition], f.from, &left)
 			var unreadable *recordset.UnreadableError
 			if errors.As(news.err, &unreadable) {
 				f.from = unreadable.Next

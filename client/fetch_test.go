@@ -154,7 +154,7 @@ func readAll(tb testing.TB, p *part) (got []string) {
 func TestABatchThatCannotBeReadHidesNoOther(t *testing.T) {
 	damaged := recordSet(t, 9, "c")
 	damaged[len(damaged)-1]++
-	r, feeds := &rawAnswer{Response: &fetch.Response{Topics: []fetch.ResponseTopic{{}}}, records: map[int32][]byte{
+	r, feeds := &recordset.Answer{Response: &fetch.Response{Topics: []fetch.ResponseTopic{{}}}, Records: map[int32][]byte{
 		0: recordSet(t, 7, "a", "b"), 1: slices.Concat(recordSet(t, 5, "1", "2", "a", "b"), damaged), 3: recordSet(t, 7, "a"),
 	}}, []*feed{}
 	for p := range 4 {

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -169,7 +167,7 @@ func (b *broker) fetchAll(ctx context.Context) error {
 				Partition: int32(p), FetchOffset: from, PartitionMaxBytes: fetchBytes, CurrentLeaderEpoch: -1, LogStartOffset: -1,
 			})
 		}
-		res, err := b.fetches.RoundTrip(ctx, b.addr, &bareFetch{Request: fetch.Request{
+		res, err := b.fetches.RoundTrip(ctx, b.addr, &recordset.Fetch{ClientID: b.fetches.ClientID, Request: fetch.Request{
 			ReplicaID: -1, MaxWaitTime: int32(fetchWait.Milliseconds()), MinBytes: 1, MaxBytes: fetchBytes, SessionID: -1, SessionEpoch: -1, Topics: []fetch.RequestTopic{req},
 		}})
 		if ctx.Err() != nil {
@@ -178,7 +176,7 @@ func (b *broker) fetchAll(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("fetch: %w", err)
 		}
-		for p, set := range res.(*bareAnswer).records {
+		for p, set := range res.(*recordset.Answer).Records {
 			left := int64(2 * recordset.MaxUnpacked)
 			_, next, err := recordset.Read(set, offsets[p], &left)
 			if err != nil {
@@ -218,51 +216,4 @@ func (b *broker) close() {
 	client := kafka.Client{Addr: b.addr, Transport: b.transport}
 	_, _ = client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: []string{b.topic}}) // the server of a floor is its own, and ends next
 	b.transport.CloseIdleConnections()
-}
-
-// bareFetch is a fetch whose records nobody decodes.
-type bareFetch struct {
-	fetch.Request
-	version int16
-}
-
-type bareAnswer struct {
-	*fetch.Response
-	records map[int32][]byte // by partition
-}
-
-var _ protocol.RawExchanger = (*bareFetch)(nil)
-
-// Required implements [protocol.RawExchanger].
-func (q *bareFetch) Required(versions map[protocol.ApiKey]int16) bool {
-	q.version = versions[protocol.Fetch]
-	return true
-}
-
-// RawExchange implements [protocol.RawExchanger].
-func (q *bareFetch) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
-	if err := protocol.WriteRequest(rw, q.version, 0, "loadtest floor", &q.Request); err != nil {
-		return nil, err
-	}
-	var size [4]byte
-	if _, err := io.ReadFull(rw, size[:]); err != nil {
-		return nil, err
-	}
-	n := int(binary.BigEndian.Uint32(size[:]))
-	if n > 2*fetchBytes {
-		return nil, errors.New("the answer to a fetch is too large")
-	}
-	answer := make([]byte, n)
-	if _, err := io.ReadFull(rw, answer); err != nil {
-		return nil, err
-	}
-	rest, records, err := recordset.Cut(answer, q.version)
-	if err != nil {
-		return nil, err
-	}
-	_, res, err := protocol.ReadResponse(bytes.NewReader(append(binary.BigEndian.AppendUint32(nil, uint32(len(rest))), rest...)), protocol.Fetch, q.version)
-	if err != nil {
-		return nil, err
-	}
-	return &bareAnswer{res.(*fetch.Response), records}, nil
 }
