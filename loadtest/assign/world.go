@@ -362,7 +362,13 @@ func (w *world) settled(ctx context.Context) error {
 	}
 	names, loads := map[string]string{}, map[string]int{}
 	for _, m := range o.Members {
+		if !slices.ContainsFunc(w.members, func(own *member) bool { return own.name == m.Info.Name }) {
+			return fmt.Errorf("%s is listed, but it is dead", m.Info.Name) // its session has not ended yet
+		}
 		names[m.ID], loads[m.Info.Name] = m.Info.Name, 0
+	}
+	if len(loads) != len(w.members) {
+		return fmt.Errorf("%d of %d members are listed", len(loads), len(w.members))
 	}
 	owners, err := w.owners(ctx)
 	if err != nil {
