@@ -34,12 +34,12 @@ func TestRequestsStayInOneShardForAWhile(t *testing.T) {
 		}
 	}
 	turns := map[task.Shard]bool{}
-	for i := range 5 { // the same shard may be drawn again
+	for i := range 5 {
 		s := p.acquire(10, now.Add(time.Duration(i+1)*(stayFor+1)))
 		p.release(s)
 		turns[s] = true
 	}
-	if len(turns) < 3 {
+	if len(turns) < 5 {
 		t.Errorf("five turns went to %d shards", len(turns))
 	}
 }
@@ -53,8 +53,53 @@ func TestAShardsTurnEndsWithItsShareOfTasks(t *testing.T) {
 		p.release(s)
 		shards[s] = true
 	}
-	if len(shards) < 5 {
+	if len(shards) < 10 {
 		t.Errorf("10 turns went to %d shards", len(shards))
+	}
+}
+
+// TestAllShardsTakeTurns has a database that is away for a part of the first round.
+func TestAllShardsTakeTurns(t *testing.T) {
+	var p placement
+	now := time.Now()
+	turns := map[task.Shard]int{}
+	for i := range 3 * task.Shards {
+		if i == 100 {
+			p.markUnavailable(5*task.ShardsPerDatabase, now)
+		}
+		if i == 200 {
+			now = now.Add(avoidFor)
+		}
+		s := p.acquire(stayTasks, now)
+		p.release(s)
+		turns[s]++
+	}
+	for s := range task.Shard(task.Shards) {
+		if turns[s] != 3 {
+			t.Errorf("shard %d had %d turns in three rounds", s, turns[s])
+		}
+	}
+}
+
+// TestRoundsGoOnWithoutADatabase has one that does not come back.
+func TestRoundsGoOnWithoutADatabase(t *testing.T) {
+	var p placement
+	now := time.Now()
+	p.markUnavailable(5*task.ShardsPerDatabase, now)
+	turns := map[task.Shard]int{}
+	for range 3 * (task.Shards - task.ShardsPerDatabase) {
+		s := p.acquire(stayTasks, now)
+		p.release(s)
+		turns[s]++
+	}
+	for s := range task.Shard(task.Shards) {
+		want := 3
+		if s.Database() == 5 {
+			want = 0
+		}
+		if turns[s] != want {
+			t.Errorf("shard %d had %d turns; want %d", s, turns[s], want)
+		}
 	}
 }
 
