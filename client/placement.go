@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"math"
 	mathrand "math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,8 +23,8 @@ import (
 // Rows that lie in one shard and are due together are cheap to claim, to report
 // and to store: one transaction over 1,000 rows of one shard costs a quarter of
 // the same rows in 100 shards. A client therefore sends its requests to one shard
-// for a second, then to another one. A request whose database is already busy
-// goes to another database, so a fast client uses as many databases as it needs.
+// for a second, then to another one. While its database is busy, requests go to a
+// shard of another one, which then has its second, too; so a fast client uses as many databases as it needs.
 // Each client has a random order of its own, in which all shards take turns. So different clients
 // use different shards, and the tables of all shards grow alike: what ended in a table waits for
 // its vacuum, which comes once a minute at most, and tables never shrink. With shards drawn at
@@ -47,13 +48,18 @@ const (
 // use. It is safe for concurrent use.
 type placement struct {
 	mu         sync.Mutex
-	shard      task.Shard
-	until      time.Time
-	left       int
+	turns      []turn                    // open, the oldest first
 	order      []int                     // of all shards; those before next have had their turn in this round
 	next       int                       // in order
 	inFlight   [task.Databases]int       // requests in flight
 	avoidUntil [task.Databases]time.Time // zero: not avoided
+}
+
+// A turn is the time of one shard.
+type turn struct {
+	shard task.Shard
+	until time.Time
+	left  int // tasks
 }
 
 // acquire chooses the shard for a request of n tasks. The caller must call
@@ -61,40 +67,48 @@ type placement struct {
 func (p *placement) acquire(n int, now time.Time) task.Shard {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	d := p.shard.Database()
-	s := p.shard
-	switch {
-	case p.left <= 0 || now.After(p.until) || now.Before(p.avoidUntil[d]):
-		s = p.takeTurn(now)
-		p.shard, p.until, p.left = s, now.Add(stayFor), stayTasks
-	case p.inFlight[d] >= maxPerDatabase:
-		s = task.Shard(p.order[p.choose(now)]) // its turn is soon
+	t := p.turnFor(now)
+	t.left -= n
+	p.inFlight[t.shard.Database()]++
+	return t.shard
+}
+
+// turnFor returns the oldest open turn whose database is not busy. It opens one if there is none. If all databases
+// are busy it returns the turn with the least busy one. The caller holds p.mu.
+func (p *placement) turnFor(now time.Time) *turn {
+	p.turns = slices.DeleteFunc(p.turns, func(t turn) bool {
+		return t.left <= 0 || now.After(t.until) || now.Before(p.avoidUntil[t.shard.Database()])
+	})
+	best, least := -1, maxPerDatabase
+	for i, t := range p.turns {
+		if load := p.inFlight[t.shard.Database()]; load < maxPerDatabase {
+			return &p.turns[i]
+		} else if best < 0 || load < least {
+			best, least = i, load
+		}
 	}
-	p.left -= n
-	p.inFlight[s.Database()]++
-	return s
-}
-
-// takeTurn returns the shard whose turn it is. The caller holds p.mu.
-func (p *placement) takeTurn(now time.Time) task.Shard {
-	at := p.choose(now)
+	at, load := p.choose(now)
+	if best >= 0 && load >= maxPerDatabase {
+		return &p.turns[best]
+	}
 	p.order[p.next], p.order[at] = p.order[at], p.order[p.next]
+	p.turns = append(p.turns, turn{task.Shard(p.order[p.next]), now.Add(stayFor), stayTasks})
 	p.next++
-	return task.Shard(p.order[p.next-1])
+	return &p.turns[len(p.turns)-1]
 }
 
-// choose returns the place in the order of the shard that is best for the next request. A round
+// choose returns the place in the order of the shard that is best for the next turn, and its load. A round
 // ends early if those that have had their turn are better than all others, whose databases are busy
 // or avoided. The caller holds p.mu.
-func (p *placement) choose(now time.Time) (at int) {
+func (p *placement) choose(now time.Time) (at, load int) {
 	if p.order == nil {
 		p.order = mathrand.Perm(task.Shards)
 	}
-	at, load := p.best(p.next, now)
+	at, load = p.best(p.next, now)
 	if all, least := p.best(0, now); least < load {
-		p.next, at = 0, all
+		p.next, at, load = 0, all, least
 	}
-	return at
+	return at, load
 }
 
 // best returns the first of the shards with the least load whose places in the order are from next on.

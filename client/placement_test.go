@@ -103,6 +103,50 @@ func TestRoundsGoOnWithoutADatabase(t *testing.T) {
 	}
 }
 
+// TestRequestsThatFindADatabaseBusyStayTogether has more requests in flight than one database takes.
+func TestRequestsThatFindADatabaseBusyStayTogether(t *testing.T) {
+	var p placement
+	now := time.Now()
+	tasks := map[task.Shard]int{}
+	for range 100 {
+		var inFlight []task.Shard
+		for range 2*maxPerDatabase + 1 {
+			s := p.acquire(10, now)
+			tasks[s] += 10
+			inFlight = append(inFlight, s)
+		}
+		for _, s := range inFlight {
+			p.release(s)
+		}
+	}
+	if len(tasks) != 3 {
+		t.Errorf("the requests went to %d shards; want 3", len(tasks))
+	}
+	for s, n := range tasks {
+		if n > stayTasks {
+			t.Errorf("shard %d got %d tasks; want at most %d", s, n, stayTasks)
+		}
+	}
+}
+
+// TestRequestsBeyondWhatAllDatabasesTakeOpenNoTurns has the databases busy.
+func TestRequestsBeyondWhatAllDatabasesTakeOpenNoTurns(t *testing.T) {
+	var p placement
+	now := time.Now()
+	shards := map[task.Shard]bool{}
+	for range 10 * maxPerDatabase * task.Databases {
+		shards[p.acquire(1, now)] = true
+	}
+	if len(shards) != task.Databases {
+		t.Errorf("the requests went to %d shards; want %d", len(shards), task.Databases)
+	}
+	for d, n := range p.inFlight {
+		if n != 10*maxPerDatabase {
+			t.Errorf("%d requests are in flight to database %d; want %d", n, d, 10*maxPerDatabase)
+		}
+	}
+}
+
 func TestABusyDatabaseGetsNoFurtherRequests(t *testing.T) {
 	var p placement
 	now := time.Now()
