@@ -24,7 +24,7 @@ import (
 // and to store: one transaction over 1,000 rows of one shard costs a quarter of
 // the same rows in 100 shards. A client therefore sends its requests to one shard
 // for a second, then to another one. While its database is busy, requests go to a
-// shard of another one, which then has its second, too; so a fast client uses as many databases as it needs.
+// shard of another one, whose second comes next; so a fast client uses as many databases as it needs.
 // Each client has a random order of its own, in which all shards take turns. So different clients
 // use different shards, and the tables of all shards grow alike: what ended in a table waits for
 // its vacuum, which comes once a minute at most, and tables never shrink. With shards drawn at
@@ -58,8 +58,8 @@ type placement struct {
 // A turn is the time of one shard.
 type turn struct {
 	shard task.Shard
-	until time.Time
-	left  int // tasks
+	left  int       // tasks
+	until time.Time // zero: not known, as it is not the oldest yet
 }
 
 // acquire chooses the shard for a request of n tasks. The caller must call
@@ -76,9 +76,7 @@ func (p *placement) acquire(n int, now time.Time) task.Shard {
 // turnFor returns the oldest open turn whose database is not busy. It opens one if there is none. If all databases
 // are busy it returns the turn with the least busy one. The caller holds p.mu.
 func (p *placement) turnFor(now time.Time) *turn {
-	p.turns = slices.DeleteFunc(p.turns, func(t turn) bool {
-		return t.left <= 0 || now.After(t.until) || now.Before(p.avoidUntil[t.shard.Database()])
-	})
+	p.closeTurns(now)
 	best, least := -1, maxPerDatabase
 	for i, t := range p.turns {
 		if load := p.inFlight[t.shard.Database()]; load < maxPerDatabase {
@@ -92,9 +90,25 @@ func (p *placement) turnFor(now time.Time) *turn {
 		return &p.turns[best]
 	}
 	p.order[p.next], p.order[at] = p.order[at], p.order[p.next]
-	p.turns = append(p.turns, turn{task.Shard(p.order[p.next]), now.Add(stayFor), stayTasks})
+	p.turns = append(p.turns, turn{shard: task.Shard(p.order[p.next]), left: stayTasks})
 	p.next++
+	p.beginFirst(now)
 	return &p.turns[len(p.turns)-1]
+}
+
+// closeTurns closes the turns that are over. The time of a turn begins when it is the oldest. If it began before, turns of
+// which little is used would end with it, and each leaves dead rows that are too few for a vacuum.
+func (p *placement) closeTurns(now time.Time) {
+	p.turns = slices.DeleteFunc(p.turns, func(t turn) bool {
+		return t.left <= 0 || !t.until.IsZero() && now.After(t.until) || now.Before(p.avoidUntil[t.shard.Database()])
+	})
+	p.beginFirst(now)
+}
+
+func (p *placement) beginFirst(now time.Time) {
+	if len(p.turns) > 0 && p.turns[0].until.IsZero() {
+		p.turns[0].until = now.Add(stayFor)
+	}
 }
 
 // choose returns the place in the order of the shard that is best for the next turn, and its load. A round

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -126,6 +127,35 @@ func TestRequestsThatFindADatabaseBusyStayTogether(t *testing.T) {
 		if n > stayTasks {
 			t.Errorf("shard %d got %d tasks; want at most %d", s, n, stayTasks)
 		}
+	}
+}
+
+// TestTurnsBesideOthersAreUsedUp has 10,000 tasks a second, and once a second three databases are busy.
+func TestTurnsBesideOthersAreUsedUp(t *testing.T) {
+	var p placement
+	now := time.Now()
+	tasks := map[task.Shard]int{}
+	for i := range 300 * task.Shards {
+		now = now.Add(10 * time.Millisecond)
+		var inFlight []task.Shard
+		for n := range 3*maxPerDatabase + 1 {
+			if n == maxPerDatabase && i%100 > 0 {
+				break
+			}
+			s := p.acquire(50, now)
+			tasks[s] += 50
+			inFlight = append(inFlight, s)
+		}
+		for _, s := range inFlight {
+			p.release(s)
+		}
+	}
+	least, most := math.MaxInt, 0
+	for s := range task.Shard(task.Shards) {
+		least, most = min(least, tasks[s]), max(most, tasks[s])
+	}
+	if most-least > stayTasks {
+		t.Errorf("the shards got between %d and %d tasks; want at most a turn of %d more", least, most, stayTasks)
 	}
 }
 
