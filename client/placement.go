@@ -49,8 +49,7 @@ const (
 type placement struct {
 	mu         sync.Mutex
 	turns      []turn                    // open, the oldest first
-	order      []int                     // of all shards; those before next have had their turn in this round
-	next       int                       // in order
+	order      []int                     // of all shards; that whose last turn is the longest ago is first
 	inFlight   [task.Databases]int       // requests in flight
 	avoidUntil [task.Databases]time.Time // zero: not avoided
 }
@@ -89,9 +88,9 @@ func (p *placement) turnFor(now time.Time) *turn {
 	if best >= 0 && load >= maxPerDatabase {
 		return &p.turns[best]
 	}
-	p.order[p.next], p.order[at] = p.order[at], p.order[p.next]
-	p.turns = append(p.turns, turn{shard: task.Shard(p.order[p.next]), left: stayTasks})
-	p.next++
+	shard := p.order[at]
+	p.order = append(slices.Delete(p.order, at, at+1), shard)
+	p.turns = append(p.turns, turn{shard: task.Shard(shard), left: stayTasks})
 	p.beginFirst(now)
 	return &p.turns[len(p.turns)-1]
 }
@@ -111,24 +110,14 @@ func (p *placement) beginFirst(now time.Time) {
 	}
 }
 
-// choose returns the place in the order of the shard that is best for the next turn, and its load. A round
-// ends early if those that have had their turn are better than all others, whose databases are busy
-// or avoided. The caller holds p.mu.
+// choose returns the place in the order of the shard for the next turn, and the load of its database: the first
+// of those with the least load. The caller holds p.mu.
 func (p *placement) choose(now time.Time) (at, load int) {
 	if p.order == nil {
 		p.order = mathrand.Perm(task.Shards)
 	}
-	at, load = p.best(p.next, now)
-	if all, least := p.best(0, now); least < load {
-		p.next, at, load = 0, all, least
-	}
-	return at, load
-}
-
-// best returns the first of the shards with the least load whose places in the order are from next on.
-func (p *placement) best(next int, now time.Time) (at, load int) {
 	load = math.MaxInt
-	for i := next; i < len(p.order) && load > 0; i++ {
+	for i := 0; i < len(p.order) && load > 0; i++ {
 		if l := p.load(task.Shard(p.order[i]).Database(), now); l < load {
 			at, load = i, l
 		}
