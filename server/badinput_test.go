@@ -382,7 +382,7 @@ func TestJSONThatIsNotTheContractIsRefusedWithItsPlace(t *testing.T) {
 		{"an id too large", "/v1/tasks/9223372036854775808:pause", `{}`, "id", `"9223372036854775808" is not between`},
 		{"a query parameter that is none", "/v1/tasks?requestid=a", `{"kind":"a"}`, "requestid", "unknown query parameter; did you mean request_id?"},
 		{"a query parameter that belongs into the body", "/v1/tasks?task.kind=b", `{"kind":"a"}`, "task.kind", "belongs in the body or the path, not in the query"},
-		{"a query where there is none", "/v1/tasks:batchAdd?request_id=a", `{"tasks":[{}]}`, "", "no query parameters"},
+		{"a query where there is none", "/v1/tasks:batchAdd?request_id=a", `{"tasks":[{}]}`, "request_id", "this call takes no query parameters; its fields belong in the body"},
 		{"a query parameter given twice", "/v1/tasks?request_id=a&request_id=b", `{"kind":"a"}`, "request_id", "is given 2 times"},
 		{"a query parameter in two spellings", "/v1/tasks?request_id=a&requestId=b", `{"kind":"a"}`, "request_id", "is given 2 times"},
 		{"a query parameter that is not true or false", "/v1/tasks?upsert=perhaps", `{"kind":"a"}`, "upsert", `"perhaps" is not true or false`},
@@ -421,6 +421,27 @@ func TestJSONThatIsNotTheContractIsRefusedWithItsPlace(t *testing.T) {
 	}
 	if len(b.tasks.adds)+len(b.tasks.lists) != 0 {
 		t.Error("a malformed request reached the store")
+	}
+}
+
+func TestAQueryOfACallThatTakesNoneIsRefused(t *testing.T) {
+	b := setup(t)
+	for _, c := range []struct{ verb, path, field string }{
+		{http.MethodGet, "/v1/tasks:count?kind=mail", "kind"},
+		{http.MethodGet, "/v1/calendars?pageSize=1", "pageSize"},
+		{http.MethodGet, "/v1/calendars/holidays?x=1", "x"},
+		{http.MethodGet, "/v1/identity?x=1", "x"},
+		{http.MethodPatch, "/v1/calendars/holidays?version=3", "version"},
+		{http.MethodPost, "/v1/tasks/1000:cancel?version=3", "version"},
+		{http.MethodPost, "/v1/tasksByKey/order-42:cancel?version=3", "version"},
+	} {
+		a := b.fetch("acme-secret", c.verb, c.path, "{}", nil)
+		if a.http != http.StatusBadRequest || a.reason != "MALFORMED_REQUEST" || !strings.Contains(a.faults[c.field], "takes no query parameters") {
+			t.Errorf("%s %s: %d %s", c.verb, c.path, a.http, a.body)
+		}
+	}
+	if a := b.fetch("acme-secret", http.MethodPost, "/v1/no-such-path?x=1", "{}", nil); a.http != http.StatusNotFound {
+		t.Errorf("an unknown path with a query: %d %s", a.http, a.body)
 	}
 }
 

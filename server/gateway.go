@@ -33,6 +33,7 @@ func newGateway(g *gate, maxBody int64, console func(grpc.ClientConnInterface) h
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithUnescapingMode(runtime.UnescapingModeAllExceptSlash),
 		runtime.WithDisableHTTPMethodOverride(),
+		runtime.WithMiddlewares(refuseQuery),
 	)
 	err := errors.Join(
 		perceptorv1.RegisterTaskServiceHandlerClient(context.Background(), mux, perceptorv1.NewTaskServiceClient(g)),

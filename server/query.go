@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -24,37 +25,78 @@ func init() {
 	runtime.NewServeMux(runtime.SetQueryParameterParser(&strictQuery{}))
 }
 
-// queryAllowed has the paths of POST calls whose body is one field of the
-// request. The other fields are query parameters. For other calls the library
-// would ignore query parameters.
-var queryAllowed = func() map[string]bool {
-	paths := map[string]bool{}
+// withQuery has the calls whose requests have fields that query parameters set, by verb and
+// pattern of the path. For other calls the library would ignore query parameters.
+var withQuery = func() map[string]bool {
+	calls := map[string]bool{}
 	for full := range access {
 		name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(full, "/"), "/", "."))
-		d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
-		if err != nil {
+		d, _ := protoregistry.GlobalFiles.FindDescriptorByName(name)
+		m, ok := d.(protoreflect.MethodDescriptor)
+		if !ok {
 			continue
 		}
-		rule := proto.GetExtension(d.Options(), annotations.E_Http).(*annotations.HttpRule)
-		if rule.GetPost() != "" && rule.GetBody() != "*" {
-			paths[rule.GetPost()] = true
+		rule, _ := proto.GetExtension(m.Options(), annotations.E_Http).(*annotations.HttpRule)
+		for _, r := range append([]*annotations.HttpRule{rule}, rule.GetAdditionalBindings()...) {
+			verb, path := binding(r)
+			calls[verb+" "+strings.ReplaceAll(path, "}", "=*}")] = takesQuery(m.Input(), r.GetBody(), path)
 		}
 	}
-	return paths
+	return calls
 }()
 
-// queryFault refuses a query that cannot be parsed, and one of a call that takes none.
+// binding returns the verb and the path of a rule.
+func binding(r *annotations.HttpRule) (verb, path string) {
+	switch {
+	case r.GetGet() != "":
+		return http.MethodGet, r.GetGet()
+	case r.GetPatch() != "":
+		return http.MethodPatch, r.GetPatch()
+	}
+	return http.MethodPost, r.GetPost()
+}
+
+// takesQuery reports whether a request has a field that is neither in the body nor in the path.
+func takesQuery(request protoreflect.MessageDescriptor, body, path string) bool {
+	for i := range request.Fields().Len() {
+		name := string(request.Fields().Get(i).Name())
+		if body != "*" && name != body && !strings.Contains(path, "{"+name+"}") {
+			return true
+		}
+	}
+	return false
+}
+
+// queryFault refuses a query that cannot be parsed.
 func queryFault(r *http.Request) error {
-	if r.URL.RawQuery == "" {
-		return nil
-	}
-	if r.Method == http.MethodPost && !queryAllowed[r.URL.Path] {
-		return reasoned(task.ReasonMalformedRequest, "this call takes no query parameters; its fields belong in the body")
-	}
 	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
 		return malformed("the query of the URL is damaged: a % needs two hexadecimal digits, and ; is written %3B")
 	}
 	return nil
+}
+
+// refuseQuery refuses the query of a call that takes none.
+func refuseQuery(next runtime.HandlerFunc) runtime.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request, inPath map[string]string) {
+		pattern, _ := runtime.HTTPPattern(r.Context())
+		if given := r.URL.Query(); len(given) > 0 && !withQuery[r.Method+" "+pattern.String()] {
+			writeError(w, undecoded(noParameters(r.Method, given)))
+			return
+		}
+		next(w, r, inPath)
+	}
+}
+
+// noParameters returns the faults of the query of a call that takes none.
+func noParameters(verb string, given url.Values) (faults []task.Fault) {
+	text := "this call takes no query parameters"
+	if verb != http.MethodGet {
+		text += "; its fields belong in the body"
+	}
+	for _, key := range slices.Sorted(maps.Keys(given)) {
+		faults = append(faults, faultf(shortened(key), "%s", text))
+	}
+	return faults[:min(len(faults), maxViolations)]
 }
 
 // strictQuery refuses query parameters that are not fields of the request. The library decides
