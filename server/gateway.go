@@ -154,16 +154,23 @@ func (b *endingBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// keyPath is the beginning of paths that name a task by its key.
-const keyPath = "/v1/tasksByKey/"
+const (
+	// keyPath is the beginning of paths that name a task by its key.
+	keyPath = "/v1/tasksByKey/"
+	// kindPath is the beginning of paths that name a kind.
+	kindPath = "/v1/kinds/"
+)
 
 // escaped gives the library the path in its escaped form, which it needs to divide the path
-// before it decodes keys, and does not always have. In all other paths an escaped character
+// before it decodes keys and kinds, and does not always have. In all other paths an escaped character
 // means the same as the character.
 func escaped(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u := *r.URL
-		if u.RawPath = u.EscapedPath(); !strings.HasPrefix(u.RawPath, keyPath) {
+		u.RawPath = u.EscapedPath()
+		if kind, ok := strings.CutPrefix(u.Path, kindPath); ok {
+			u.RawPath = kindPath + url.PathEscape(kind) // nothing but the kind and the verb follows
+		} else if !strings.HasPrefix(u.RawPath, keyPath) {
 			u.RawPath = (&url.URL{Path: u.Path}).EscapedPath()
 		}
 		again := *r

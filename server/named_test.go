@@ -147,3 +147,18 @@ func TestKeysInPathsMayHaveAnyCharacters(t *testing.T) {
 		t.Errorf("an escaped colon in another path: %d %s", a.http, a.message)
 	}
 }
+
+func TestKindsInPathsMayHaveAnyCharacters(t *testing.T) {
+	t.Parallel()
+	last := &TenantChange{}
+	b := setupWith(t, func(d *Deps) { d.Admin = fakeUpdates{newFakeAdmin(), last} })
+	for _, kind := range []string{"mail", "orders/late", "a//b", "x:pause", "50%", "a%2Fb", "?q=1 #+", "..", "ä"} {
+		inPath := url.PathEscape(kind)
+		for _, path := range []string{inPath + ":pause", strings.ReplaceAll(inPath, ":", "%3A") + "%3Apause"} {
+			a := b.fetch("acme-secret", http.MethodPost, kindPath+path, "{}", nil)
+			if a.http != http.StatusOK || last.Rates.PauseKind != kind {
+				t.Errorf("%s pauses %q, want %q: %d %s", path, last.Rates.PauseKind, kind, a.http, a.message)
+			}
+		}
+	}
+}
