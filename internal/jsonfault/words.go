@@ -69,7 +69,7 @@ func wrong(field protoreflect.FieldDescriptor, shown, text string) string {
 	return shown + " " + integerRule(field.Kind(), text)
 }
 
-var seconds = regexp.MustCompile(`^-?[0-9]{1,100}(\.[0-9]{1,9})?s$`)
+var seconds = regexp.MustCompile(`^-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,9})?s$`)
 
 // rangeRule is messageRule for a text that may be well written and out of range.
 func rangeRule(m protoreflect.MessageDescriptor, text string) string {
@@ -77,10 +77,14 @@ func rangeRule(m protoreflect.MessageDescriptor, text string) string {
 	if rule == durationRule && seconds.MatchString(text) {
 		return "is not between -315576000000s and 315576000000s"
 	}
-	if _, err := time.Parse(time.RFC3339, text); rule == instantRule && err == nil {
+	t, err := time.Parse(time.RFC3339, text)
+	switch {
+	case rule != instantRule || err != nil:
+		return rule
+	case t.UTC().Year() < 1 || t.UTC().Year() > 9999:
 		return "is not of the years 1 to 9999"
 	}
-	return rule
+	return "has more than nine digits after the second"
 }
 
 func messageRule(m protoreflect.MessageDescriptor) string {
@@ -118,7 +122,11 @@ func integerRule(kind protoreflect.Kind, text string) string {
 		high.Rsh(high, 1)
 		low.Neg(high)
 	}
-	return fmt.Sprintf("is not between %s and %s", low, high.Sub(high, big.NewInt(1)))
+	high.Sub(high, big.NewInt(1))
+	if n, ok := new(big.Int).SetString(text, 10); ok && n.Cmp(low) >= 0 && n.Cmp(high) <= 0 {
+		return "has a plus sign or a leading zero; leave it out"
+	}
+	return fmt.Sprintf("is not between %s and %s", low, high)
 }
 
 // namesOf lists the values of an enum. The one for "not set" is left out.
