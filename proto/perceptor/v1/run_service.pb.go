@@ -1385,7 +1385,7 @@ type Delivery struct {
 	Now *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=now,proto3" json:"now,omitempty"`
 	// The keys that sign the tenant's records. A record that none of them has
 	// signed is not from Perceptor: do not call a handler for it. Ask again every
-	// 15 s, because keys are replaced.
+	// 5 s, because keys are replaced.
 	RecordKeys []*RecordKey `protobuf:"bytes,6,rep,name=record_keys,json=recordKeys,proto3" json:"record_keys,omitempty"`
 	// The tenant's login to Kafka. Unset: the brokers ask for none, or the
 	// operator hands logins out.

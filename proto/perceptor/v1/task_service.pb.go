@@ -2550,7 +2550,8 @@ type AddTasksResponse_Result_Id struct {
 }
 
 type AddTasksResponse_Result_Error struct {
-	// Refused for this reason; its details name the field. With UNAVAILABLE or
+	// Refused for this reason; its details name the field. Over HTTP, too, the
+	// code is the number of the gRPC code. With UNAVAILABLE or
 	// RESOURCE_EXHAUSTED a task with an idempotency_key was not stored, but
 	// may be if it is sent again, alone or with others.
 	Error *status.Status `protobuf:"bytes,2,opt,name=error,proto3,oneof"`
