@@ -93,7 +93,7 @@ func (s *bulkService) counted(ctx context.Context, o *perceptorv1.BulkOperation,
 func (r *reader) bulkTerms(o *perceptorv1.BulkOperation) task.BulkTerms {
 	action := task.BulkAction(o.Action)
 	if _, known := perceptorv1.BulkOperation_Action_name[int32(o.Action)]; !known || o.Action == 0 || action == task.BulkRollbackImport || action == task.BulkRecompute {
-		r.fault("action", "%d is not one of PAUSE, RESUME, CANCEL, RESCHEDULE, REPLAY, PURGE_DEAD, PURGE_FINISHED, BACKFILL", int32(o.Action))
+		r.fault("action", "%s is not one of PAUSE, RESUME, CANCEL, RESCHEDULE, REPLAY, PURGE_DEAD, PURGE_FINISHED, BACKFILL", o.Action)
 	}
 	if o.MaxRate < 0 || o.MaxRate > task.MaxBulkRate {
 		r.fault("max_rate", "%d is not between 0 and %d", o.MaxRate, task.MaxBulkRate)

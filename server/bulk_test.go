@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -144,5 +145,14 @@ func TestADeletionOfATenantReportsItsProgress(t *testing.T) {
 	}
 	if a := b.overGRPC("acme-secret", method, &perceptorv1.DeleteTenantRequest{Name: "acme"}, &got); a.code != codes.PermissionDenied {
 		t.Errorf("a tenant about itself: %s", a.code)
+	}
+}
+
+func TestAnActionThatNobodyMayAskForIsRefusedByItsName(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	a := b.fetch("acme-secret", http.MethodPost, "/v1/bulkOperations", `{"operation": {"action": "ROLLBACK_IMPORT"}}`, nil)
+	if a.http != http.StatusBadRequest || !strings.HasPrefix(a.faults["operation.action"], "ROLLBACK_IMPORT is not one of PAUSE, ") {
+		t.Errorf("%d %s", a.http, a.body)
 	}
 }
