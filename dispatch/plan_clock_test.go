@@ -51,3 +51,15 @@ func TestClaimsComeInTimeAfterOurOwnClockWasSet(t *testing.T) {
 		}
 	}
 }
+
+// A row may wait in the near tier for an instant that is farther away than a duration can say, until it is demoted.
+func TestARowThatIsDueInCenturiesIsNotClaimedAtEachTick(t *testing.T) {
+	for _, years := range []int{1, 100, 300, 374, 1000, 6973} {
+		p := aheadPlanner()
+		due := task.At(db(0).Time().AddDate(years, 0, 0))
+		p.peeked(0, at(2), at(2), task.Peek{Now: db(2), Soon: []task.Upcoming{{Due: due, Shard: 3}}})
+		if st := p.next(at(10), withCapacity()); st.do != sleep || st.until.Before(at(500)) {
+			t.Errorf("due in %d years: %s until %s, want to sleep until the next peek", years, st.do, st.until.Sub(at(0)))
+		}
+	}
+}

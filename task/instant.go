@@ -34,8 +34,14 @@ func (i Instant) Add(d time.Duration) Instant {
 	return i + Instant(d.Milliseconds())
 }
 
-// Sub returns i - o. Both must not be Never.
-func (i Instant) Sub(o Instant) time.Duration { return time.Duration(i-o) * time.Millisecond }
+// longestDistance bounds distances: a [time.Duration] ends at 292 years, and sums of a distance and a time
+// that people wait for must not exceed it.
+const longestDistance = Instant(200 * 365 * 24 * time.Hour / time.Millisecond)
+
+// Sub returns i - o, or some 200 years if they are farther apart. Both must not be Never.
+func (i Instant) Sub(o Instant) time.Duration {
+	return time.Duration(min(max(i-o, -longestDistance), longestDistance)) * time.Millisecond
+}
 
 // String returns RFC 3339 with milliseconds, or "never".
 func (i Instant) String() string { return string(i.AppendTo(nil)) }
