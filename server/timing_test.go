@@ -180,6 +180,9 @@ func TestAPreviewShowsTheInstantsOfEveryDialect(t *testing.T) {
 		}, 9, []string{"2100-01-01T00:00:00Z", "2100-01-02T00:00:00Z"}},
 		"max_count": {perceptorv1.Task_NON_BLOCKING, func(t *perceptorv1.Task) { t.Schedule, t.MaxCount = cronSchedule("@daily", "", 0), 1 }, 9,
 			[]string{"2026-01-01T00:00:00Z"}},
+		"the end of time": {perceptorv1.Task_NON_BLOCKING, func(t *perceptorv1.Task) {
+			t.BeginTime, t.Schedule = timestamppb.New(begin.AddDate(6964, 0, 0)), every(87600*time.Hour)
+		}, 1000, []string{"8990-01-01T00:00:00Z", "8999-12-30T00:00:00Z"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := &perceptorv1.Task{Type: c.typ, BeginTime: timestamppb.New(begin)}

@@ -280,7 +280,7 @@ func (m *Machine) catchUpInterval() time.Duration {
 
 // Upcoming returns the next n instants later than after at which runs of a SCHEDULED
 // task will be scheduled. It assumes that each fires on time and that runs of BLOCKING
-// have their results at once.
+// have their results at once. It returns none from [LastInstant] on, because formats of time end soon after it.
 func (r *Row) Upcoming(after Instant, n int) []Instant {
 	at := r.ScheduledAt
 	left := int64(n)
@@ -294,7 +294,7 @@ func (r *Row) Upcoming(after Instant, n int) []Instant {
 		at = r.instantAfter(at, after)
 	}
 	var out []Instant
-	for at = r.firstOpen(at); left > 0 && at < r.End && r.Windows.Open(at); left-- {
+	for at = r.firstOpen(at); left > 0 && at < min(r.End, LastInstant) && r.Windows.Open(at); left-- {
 		out = append(out, at)
 		at = r.instantAfter(at, at)
 	}

@@ -311,7 +311,8 @@ func (x *PreviewScheduleRequest) GetCount() int32 {
 type PreviewScheduleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When runs would be scheduled if each run fired on time and, for BLOCKING,
-	// ended at once. Fewer than requested: the schedule has no more.
+	// ended at once. Fewer than requested: the schedule has no more before the
+	// year 9000.
 	Instants []*timestamppb.Timestamp `protobuf:"bytes,1,rep,name=instants,proto3" json:"instants,omitempty"`
 	// The expression with each H replaced by its value, which is that of an
 	// example if the request has no task_id. Empty without cron.
