@@ -25,6 +25,11 @@ func TestProcessesOfTheAPICountEachOther(t *testing.T) {
 	if got := count(t, cluster, "taskd"); got[0] != 2 || got[8] != 3 || got[1] != 0 {
 		t.Errorf("rows by database: %v", got)
 	}
+	for _, d := range taskdDatabases { // "b" was killed, and then the clock was set back
+		in(t, cluster, d, "UPDATE taskd SET seen_at = seen_at + 3600000 WHERE name = 'b'")
+	}
+	alive("c", 1)
+	alive("b", 2)
 	if err := s.Leave(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
