@@ -172,6 +172,16 @@ func TestNewsAreStoredBeforeTheIntervalEnds(t *testing.T) {
 	})
 }
 
+// The clock of the machine is set back by an hour while an interval is under way.
+func TestAnIntervalEndsAfterTheClockWasSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		if New(Config{Store: &memory{}}).await(t.Context(), began.Add(time.Hour)) || time.Since(began) > Every {
+			t.Errorf("the interval ends %s later", time.Since(began))
+		}
+	})
+}
+
 func TestTheRowsOfAnIntervalAreBounded(t *testing.T) {
 	r := New(Config{Describe: func() []byte { return nil }})
 	const tenants = 3 * known

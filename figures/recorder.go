@@ -145,10 +145,14 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// await waits for the end of the interval that began at an instant, and stores news meanwhile.
+// await waits for the end of the interval that began at an instant, and stores news meanwhile. An interval that is
+// still to come ends at once: the clock was set back.
 func (r *Recorder) await(ctx context.Context, at time.Time) (ended bool) {
 	for {
 		left := time.Until(at.Add(Every))
+		if left > Every {
+			return false
+		}
 		if !ctxtime.Sleep(ctx, min(left, ctxtime.Beat(time.Now(), newsEvery))) {
 			return true
 		}
