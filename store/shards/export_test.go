@@ -287,6 +287,35 @@ func TestASnapshotOfAStandbyHasTheTasksAsOfOneInstant(t *testing.T) {
 	}
 }
 
+// TestASnapshotHasADatabaseThatHasMoved: the configuration still has it at the place where it began.
+func TestASnapshotHasADatabaseThatHasMoved(t *testing.T) {
+	t.Parallel()
+	const moved = 3
+	old, place := storetest.DSN(t), storetest.DSN(t)
+	at, err := pgx.ParseConfig(place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec := func(c *store.Cluster, statement string) {
+		t.Helper()
+		if _, err := c.Pool(moved).Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(storetest.OpenDSN(t, place), "UPDATE database_place SET number = 2")
+	exec(storetest.OpenDSN(t, old), fmt.Sprintf(`ALTER SCHEMA perceptor_03 RENAME TO perceptor_03_moved_2; CREATE SCHEMA perceptor_03;
+		CREATE TABLE perceptor_03.database_place (LIKE perceptor_03_moved_2.database_place INCLUDING ALL);
+		INSERT INTO perceptor_03.database_place (number, state, address) VALUES (2, 'moved', '%s:%d/%s')`, at.Host, at.Port, at.Database))
+	reader := storetest.OpenDSN(t, old, func(c *store.Config) { c.ReadOnly = true; c.IdleInTransaction = time.Minute })
+	visit := func(*task.ExportPage) error { return nil }
+	if err := New(reader, Config{}).ExportSnapshot(t.Context(), &task.ExportQuery{Tenant: 7}, true, visit); err != nil {
+		t.Error(err)
+	}
+	if number, at := reader.Place(moved); number != 2 {
+		t.Errorf("the database was read at place %d, %s", number, at)
+	}
+}
+
 // The server hangs while a page is visited, so that nothing answers the end of the snapshots.
 func TestASnapshotOfAServerThatHangsEnds(t *testing.T) {
 	t.Parallel()

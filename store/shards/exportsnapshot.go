@@ -47,24 +47,24 @@ func (s *Store) ExportSnapshot(ctx context.Context, q *task.ExportQuery, primary
 	return nil
 }
 
-// beginSnapshots begins a transaction in each database. Those of one server share the snapshot of
+// beginSnapshots begins a transaction in each database. Those at one place share the snapshot of
 // the first of them.
 func (s *Store) beginSnapshots(ctx context.Context, primary bool) (all []pgx.Tx, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openSnapshots)
 	defer cancel()
-	shared := map[int]string{} // by server
+	shared := map[string]string{} // names of snapshots by place
 	for d := range task.Databases {
 		tx, err := s.db.Pool(d).BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 		if err != nil {
 			return all, kernel.Unavailable(err)
 		}
 		all = append(all, tx)
-		server := s.db.Cluster.Server(d)
-		if name := shared[server]; name != "" {
+		_, at := s.db.Place(d) // where its connections lead, which need not be where the configuration has it
+		if name := shared[string(at)]; name != "" {
 			// The server has made the name. SET takes no parameters.
 			_, err = tx.Exec(ctx, "SET TRANSACTION SNAPSHOT '"+strings.ReplaceAll(name, "'", "''")+"'")
 		} else {
-			shared[server], err = firstSnapshot(ctx, tx, primary)
+			shared[string(at)], err = firstSnapshot(ctx, tx, primary)
 		}
 		if err != nil {
 			return all, fmt.Errorf("database %d at %s: %w", d, s.db.Address(d), err)
