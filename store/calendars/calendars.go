@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/perceptor/perceptor/store"
 	"github.com/perceptor/perceptor/store/calendars/sql"
@@ -32,9 +31,6 @@ import (
 
 // callTimeout bounds one call of a database.
 const callTimeout = 2 * time.Second
-
-// undefinedTable is the code of PostgreSQL for a table that does not exist.
-const undefinedTable = "42P01"
 
 // Store is the day calendars in all databases. It is safe for concurrent use.
 type Store struct {
@@ -93,15 +89,11 @@ func (s *Store) Delete(ctx context.Context, tenant int32, name string, ifVersion
 	return s.explain(ctx, tenant, name, ifVersion, err)
 }
 
-// DropTenant removes all calendars of a tenant. On a schema from before calendars, which a
-// rolling upgrade may still have, it has no effect.
+// DropTenant removes all calendars of a tenant.
 func (s *Store) DropTenant(ctx context.Context, tenant int32) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	_, err := sql.CalendarsDrop.Exec(ctx, s.cluster.Pool(home(tenant)), tenant)
-	if e := new(pgconn.PgError); errors.As(err, &e) && e.Code == undefinedTable {
-		return nil
-	}
 	return unavailable(err)
 }
 

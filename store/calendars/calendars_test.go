@@ -165,6 +165,22 @@ func TestTheProcessThatWritesACalendarKnowsItAtOnce(t *testing.T) {
 	}
 }
 
+// TestAnErasureDoesNotTakeAMoveForItsEnd: the database of the calendars is elsewhere, and this process has not heard of it.
+func TestAnErasureDoesNotTakeAMoveForItsEnd(t *testing.T) {
+	const tenant = 7
+	cluster := storetest.Open(t)
+	s := New(cluster)
+	if err := s.Create(t.Context(), tenant, calendar("holidays", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cluster.Pool(home(tenant)).Exec(t.Context(), "ALTER SCHEMA perceptor_07 RENAME TO perceptor_07_moved_2"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DropTenant(t.Context(), tenant); task.CodeOf(err) != task.Unavailable {
+		t.Errorf("the calendars are there, and their removal returned %v", err)
+	}
+}
+
 func TestMemoryIsBounded(t *testing.T) {
 	s := New(storetest.Open(t))
 	big := make([]task.Range, 1000)
