@@ -356,6 +356,19 @@ func TestSyncReportsATenantNumberWithTwoNames(t *testing.T) {
 }
 
 // TestOneServerAway takes the server of half of the databases away.
+// TestADatabaseThatHasJustMovedIsAway: this process has not heard of the move. The other databases know all tenants and tokens.
+func TestADatabaseThatHasJustMovedIsAway(t *testing.T) {
+	s, cluster := setup(t)
+	tenant(t, s, "alice")
+	_, secret := token(t, s, Token{Scopes: TenantScope, Tenant: "alice"})
+	in(t, cluster, 0, "ALTER SCHEMA perceptor_00 RENAME TO perceptor_00_moved_2")
+	if who, err := s.Authenticate(t.Context(), secret); err != nil || who.Tenant.Name != "alice" {
+		t.Errorf("alice's token is that of %q, %v", who.Tenant.Name, err)
+	}
+	_, err := s.CreateTenant(t.Context(), Tenant{Name: "bob", ParamsBytes: 1})
+	wantCode(t, err, task.Unavailable)
+}
+
 func TestOneServerAway(t *testing.T) {
 	away := testenv.NewPostgres(t)
 	upper := []int{8, 9, 10, 11, 12, 13, 14, 15}

@@ -44,10 +44,11 @@ func domainError(err error) error {
 	return task.Errorf(task.ReasonInternal, "tenants and tokens cannot be read or written").CausedBy(err)
 }
 
-// What a server says that is busy, starting or going down.
+// What a server says that is busy, starting or going down, or from which the database has just moved: then tables,
+// functions and the schema do not exist there any more.
 var (
 	awayClasses = map[string]bool{"08": true, "40": true, "53": true, "57": true, "58": true}
-	awayStates  = map[string]bool{"55P03": true, "25006": true, "25P03": true}
+	awayStates  = map[string]bool{"55P03": true, "25006": true, "25P03": true, "42P01": true, "42883": true, "3F000": true}
 )
 
 func away(cause error, message string) error {
