@@ -20,16 +20,6 @@ import (
 // agree in ZooKeeper.
 const homeDatabase = 0
 
-// authorityOf returns where dispatchers agree since the last move; the zero value if there was
-// none, or if the schema is older than moves.
-func authorityOf(ctx context.Context, registry *postgres.Registry) (assign.Authority, error) {
-	a, err := registry.Authority(ctx)
-	if errors.Is(err, postgres.ErrNoTables) {
-		return assign.Authority{}, nil
-	}
-	return a, err
-}
-
 // placesFigure is the figure of a dispatcher that counts the places in which it can agree.
 const placesFigure = "places"
 
@@ -51,7 +41,7 @@ func newMember(c *config.Config, cluster *store.Cluster, conf assign.Config, w a
 		},
 	}
 	follow := assign.FollowConfig{
-		Ask:    func(ctx context.Context) (assign.Authority, error) { return authorityOf(ctx, registry) },
+		Ask:    registry.Authority,
 		Places: map[string]func(assign.Worker) (assign.Assigner, error){}, Default: c.Coordinator(), Items: conf.Items, Log: conf.Log,
 	}
 	for _, place := range places(c) {
@@ -97,7 +87,7 @@ func NewAssignment(c *config.Config, cluster *store.Cluster, timeout time.Durati
 // Place returns where dispatchers agree: [config.InPostgres] or [config.InZooKeeper].
 func (a *Assignment) Place(ctx context.Context) (string, error) {
 	if a.registry != nil {
-		if now, err := authorityOf(ctx, a.registry); err != nil || now.Place != "" {
+		if now, err := a.registry.Authority(ctx); err != nil || now.Place != "" {
 			return now.Place, err
 		}
 	}

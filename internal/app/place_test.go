@@ -114,6 +114,17 @@ func TestDispatchersMoveFromZooKeeperToPostgresAndBackWithTheirStrategy(t *testi
 	}
 }
 
+// TestNobodyTakesTheConfigurationForTheAnswerOfADatabaseThatHasJustMoved: it may say another place, where nobody agrees.
+func TestNobodyTakesTheConfigurationForTheAnswerOfADatabaseThatHasJustMoved(t *testing.T) {
+	m := newMoving(t)
+	if _, err := m.cluster.Pool(homeDatabase).Exec(t.Context(), "ALTER SCHEMA perceptor_00 RENAME TO perceptor_00_moved_2"); err != nil {
+		t.Fatal(err)
+	}
+	if place, err := NewAssignment(m.conf, m.cluster, time.Second).Place(t.Context()); err == nil {
+		t.Errorf("dispatchers are said to agree in %s", place)
+	}
+}
+
 func TestAMoveIsRefusedUnlessEveryDispatcherCanFollow(t *testing.T) {
 	m := newMoving(t)
 	m.join("d1", 2)
