@@ -179,12 +179,24 @@ func (m *Mover) Abort(ctx context.Context) (warnings []string, err error) {
 	if err := m.publishPlace(ctx, place.Place{Database: m.Database, Number: m.number + 1, Address: m.known}); err != nil {
 		warnings = append(warnings, fmt.Sprintf("not all databases were told that the move has ended; programs hear of it from the others: %v", err))
 	}
-	if m.new != nil {
-		if err := m.dropCopy(ctx); err != nil {
-			warnings = append(warnings, fmt.Sprintf("the copy at %s is left: %v", m.to, err))
-		}
+	if m.new == nil {
+		warnings = append(warnings, m.furtherSlots(ctx)...)
+	} else if err := m.dropCopy(ctx); err != nil {
+		warnings = append(warnings, fmt.Sprintf("the copy at %s is left: %v", m.to, err))
 	}
 	return warnings, nil
+}
+
+// furtherSlots warns of slots that may be those of a subscription whose server does not answer.
+func (m *Mover) furtherSlots(ctx context.Context) []string {
+	var names string
+	if err := m.old.row(ctx, sql.FurtherSlots, nil, &names); err != nil {
+		return []string{fmt.Sprintf("look for further slots at %s: %v", m.from, err)}
+	}
+	if names == "" {
+		return nil
+	}
+	return []string{fmt.Sprintf("slots at %s keep its log and may be of this move: %s; drop those that no other copy uses (pg_drop_replication_slot)", m.from, names)}
 }
 
 // abandon ends the move at the old place.

@@ -53,6 +53,40 @@ func TestAMoveToAServerThatHasGoneIsAbortedAlsoIfItHasAnotherDatabase(t *testing
 	r.progress(30 * time.Second)
 }
 
+// TestAnAbortNamesTheSlotsThatItCannotTellApart: the new server is gone while tables are copied, and it alone knows which ones are its own.
+func TestAnAbortNamesTheSlotsThatItCannotTellApart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	gone := errors.New("gone")
+	if _, err := r.mover(1, func(point string) error {
+		if point != "subscribed" {
+			return nil
+		}
+		conn := r.connect(0)
+		for n := 0; n == 0; time.Sleep(time.Millisecond) {
+			if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'pg%sync%'`).Scan(&n); err != nil {
+				return err
+			}
+		}
+		return errors.Join(gone, r.servers[1].Kill())
+	}).Run(t.Context()); !errors.Is(err, gone) {
+		t.Fatal(err)
+	}
+	warnings, err := r.mover(1, nil).Abort(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	if err := r.connect(0).QueryRow(t.Context(), `SELECT coalesce(array_agg(slot_name::text), '{}') FROM pg_replication_slots`).Scan(&left); err != nil {
+		t.Fatal(err)
+	}
+	for _, slot := range left {
+		if !strings.Contains(fmt.Sprint(warnings), slot) {
+			t.Errorf("slot %s is left, and the warnings are %q", slot, warnings)
+		}
+	}
+}
+
 // refusal returns why a move cannot begin.
 func refusal(t *testing.T, c move.Config) string {
 	t.Helper()

@@ -15,6 +15,12 @@ s.database = current_database() AND (s.slot_name = @name OR starts_with(s.slot_n
 SELECT 'pg_' || s.oid || '_sync_' FROM pg_subscription s
  WHERE {{subscription_of_move}};
 
+-- name: FurtherSlots()
+-- The slots with which subscriptions of other servers copy tables of this PostgreSQL database. Of which subscription one is, only its
+-- server knows.
+SELECT coalesce(string_agg(s.slot_name::text, ', ' ORDER BY s.slot_name), '') FROM pg_replication_slots s
+ WHERE s.database = current_database() AND s.slot_name ~ '^pg_[0-9]+_sync_';
+
 -- name: EndSlots(name text, sync text)
 -- Ends who uses the slots of a move.
 SELECT count(pg_terminate_backend(s.active_pid)) FROM pg_replication_slots s WHERE {{slots_of_move}} AND s.active_pid IS NOT NULL;

@@ -75,6 +75,7 @@ var (
 	CommandDetach        = set.Get("CommandDetach")
 	CommandDropPublished = set.Get("CommandDropPublished")
 	SyncSlots            = set.Get("SyncSlots")
+	FurtherSlots         = set.Get("FurtherSlots")
 	EndSlots             = set.Get("EndSlots")
 	DropSlots            = set.Get("DropSlots")
 	Cleaned              = set.Get("Cleaned")
