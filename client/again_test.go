@@ -174,35 +174,39 @@ func TestEntriesWithoutAnAnswerShareATimer(t *testing.T) {
 
 func TestRepeatedCallsAddLittleLoad(t *testing.T) {
 	t.Parallel()
-	b := setup(t, 4)
-	b.listen(ListenerConfig{}, map[string]Handler{"k": func(context.Context, *Run) error { return nil }})
-	next := 1
-	// load publishes 50 runs per second, on a machine that can, and returns the number of calls and of
-	// entries, and how long it took in units of what it should take.
-	load := func(seconds int) (calls, entries int, slow float64) {
-		began := time.Now()
-		b.svc.with(func() { calls, entries = -b.svc.calls["report"], -len(b.svc.results) })
-		for range 50 * seconds {
-			b.publish(numbered(next, 1, task.OneShot, "k")...)
-			next += 2
-			time.Sleep(20 * time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.listen(ListenerConfig{Check: CheckNever}, map[string]Handler{"k": func(context.Context, *Run) error { return nil }})
+		next := 1
+		// load lets 50 runs per second arrive, and returns how many calls and entries the service has got meanwhile.
+		load := func(seconds int) (calls, entries int) {
+			b.svc.with(func() { calls, entries = -b.svc.calls["report"], -len(b.svc.results) })
+			for range 50 * seconds {
+				b.arrive(numbered(next, 1, task.OneShot, "k")[0])
+				next += 2
+				time.Sleep(20 * time.Millisecond)
+			}
+			b.svc.with(func() { calls, entries = calls+b.svc.calls["report"], entries+len(b.svc.results) })
+			return calls, entries
 		}
-		b.svc.with(func() { calls, entries = calls+b.svc.calls["report"], entries+len(b.svc.results) })
-		return calls, entries, max(1, time.Since(began).Seconds()/float64(seconds))
-	}
-	load(1)
-	calls, entries, _ := load(4)
-	b.svc.hangs(true)
-	b.publish(numbered(100_000, 25, task.OneShot, "k")...) // those of half a second
-	load(1)
-	repeatedCalls, repeatedEntries, slow := load(4)
-	half := func(n int) int { return int(slow*float64(n)/2) + 1 } // repetitions are so many per second
-	if most := calls + half(calls); repeatedCalls > most {
-		t.Errorf("%d calls while a database hangs and %d before, want at most %d", repeatedCalls, calls, most)
-	}
-	if most := entries + half(entries); repeatedEntries > most {
-		t.Errorf("%d results were sent while a database hangs and %d before, want at most %d", repeatedEntries, entries, most)
-	}
+		load(1)
+		calls, entries := load(4)
+		b.svc.hangs(true)
+		for _, p := range numbered(100_000, 25, task.OneShot, "k") { // those of half a second
+			b.arrive(p)
+		}
+		load(1)
+		repeatedCalls, repeatedEntries := load(4)
+		if most := calls * 3 / 2; repeatedCalls > most {
+			t.Errorf("%d calls while a database hangs and %d before, want at most %d", repeatedCalls, calls, most)
+		}
+		if most := entries * 3 / 2; repeatedEntries > most {
+			t.Errorf("%d results were sent while a database hangs and %d before, want at most %d", repeatedEntries, entries, most)
+		}
+		b.svc.hangs(false)
+		b.svc.await(t, "all results", func() bool { return b.svc.codes["report ACCEPTED"] == next/2+25 })
+		b.stop()
+	})
 }
 
 func TestAnAddThatWasNotStoredMovesToAnotherDatabase(t *testing.T) {
