@@ -176,8 +176,15 @@ func rebalance(t *testing.T, b *bench) {
 	pubs := manyRuns(1500, "count")
 	b.publish(pubs[:500]...)
 	b.svc.await(t, "some results", func() bool { return b.svc.codes["report ACCEPTED"] > 100 })
-	b.listen(ListenerConfig{Workers: 4}, map[string]Handler{"count": pause(&two)})
-	b.publish(pubs[500:1000]...)
+	shared := make(chan struct{}, 100)
+	b.listen(ListenerConfig{Workers: 4, Events: Events{Assigned: func(partitions []int) {
+		if len(partitions) > 0 {
+			shared <- struct{}{}
+		}
+	}}}, map[string]Handler{"count": pause(&two)})
+	b.publish(pubs[500:750]...)
+	within(t, "partitions of the second listener", shared) // the first one may have handled all before that
+	b.publish(pubs[750:1000]...)
 	b.eventually("the second listener works", func() bool { return two.len() > 20 })
 	b.publish(pubs[1000:]...)
 	first.stop(t)
