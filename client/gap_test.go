@@ -89,6 +89,27 @@ func (b *bench) createTopic() {
 	}
 }
 
+// cutter returns what cuts the listener off from the records and their offsets, when no fetch is under way any more, and what ends that.
+func (b *bench) cutter() (cut, heal func()) {
+	var off atomic.Bool
+	var cuts atomic.Int64
+	for _, key := range []kmsg.Key{kmsg.Fetch, kmsg.ListOffsets} {
+		b.kafka.ControlKey(int16(key), func(kmsg.Request) (kmsg.Response, error, bool) {
+			b.kafka.KeepControl()
+			if off.Load() {
+				cuts.Add(1)
+				return nil, errors.New("cut"), true
+			}
+			return nil, nil, false
+		})
+	}
+	return func() {
+		b.t.Helper()
+		off.Store(true)
+		b.eventually("no fetch is under way", func() bool { return cuts.Load() > 0 })
+	}, func() { off.Store(false) }
+}
+
 func (b *bench) awaitHandled(c *counter, n int) {
 	b.t.Helper()
 	b.eventually("the runs are handled", func() bool { return c.len() == n })
@@ -119,16 +140,7 @@ func TestRecordsThatExpiredUnreadAreToldAndTheNextAreHandled(t *testing.T) {
 func TestRecordsThatExpireWhileOthersWaitLoseNoWaitingRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 1)
-	var cut atomic.Bool
-	var cuts atomic.Int64
-	b.kafka.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
-		b.kafka.KeepControl()
-		if cut.Load() {
-			cuts.Add(1)
-			return nil, errors.New("cut"), true
-		}
-		return nil, nil, false
-	})
+	cut, heal := b.cutter()
 	var c counter
 	var g gaps
 	open, begun := make(chan struct{}), make(chan struct{}, 100)
@@ -145,11 +157,10 @@ func TestRecordsThatExpireWhileOthersWaitLoseNoWaitingRun(t *testing.T) {
 		defer l.engine.mu.Unlock()
 		return l.engine.table.pending == 20
 	})
-	cut.Store(true)
-	b.eventually("no fetch is under way", func() bool { return cuts.Load() > 0 })
+	cut()
 	b.publish(pubs[20:]...)
 	b.expire(25)
-	cut.Store(false)
+	heal()
 	b.eventually("the gap is told", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.found) > 0 })
 	close(open)
 	b.awaitHandled(&c, 20+5)
@@ -225,6 +236,7 @@ func TestATopicThatIsCreatedAgainIsReadFromItsStartAlthoughItHasMoreRecords(t *t
 func TestOldRecordsAreNotReadAgainWhenAPartitionHasLostItsEnd(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 1)
+	cut, heal := b.cutter()
 	var c counter
 	var g gaps
 	var again atomic.Int64
@@ -235,9 +247,11 @@ func TestOldRecordsAreNotReadAgainWhenAPartitionHasLostItsEnd(t *testing.T) {
 	b.publish(lost...)
 	b.awaitHandled(&c, 20)
 	b.awaitCommitted()
+	cut() // an empty topic would be read from its start
 	b.recreate()
 	b.publishAt(time.Now().Add(-time.Hour), old...)
 	b.publish(later...)
+	heal()
 	b.awaitHandled(&c, 22)
 	g.want(t, 20, 0, -1)
 	if n := again.Load(); n != 0 {
