@@ -59,9 +59,16 @@ const blackHole = "192.0.2.1:9092"
 func TestTheFirstBrokerThatAnswersIsTaken(t *testing.T) {
 	healthy := server(t, "abc")
 	all := []string{server(t, ""), blackHole, "127.0.0.1:1", healthy, server(t, "")}
-	brokers := kafkadial.NewBrokers(all, dial)
+	asked := make(chan string, 100)
+	brokers := kafkadial.NewBrokers(all, func(ctx context.Context, network, address string) (net.Conn, error) {
+		asked <- address
+		return dial(ctx, network, address)
+	})
 	for try := range 3 {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		for len(asked) > 0 {
+			<-asked
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began, any := time.Now(), kafkadial.Addr(all)
 		conn, err := brokers.Dial(ctx, any.Network(), any.String())
@@ -69,7 +76,7 @@ func TestTheFirstBrokerThatAnswersIsTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if err := conn.SetDeadline(began.Add(10 * time.Second)); err != nil {
+		if err := conn.SetDeadline(began.Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
@@ -81,11 +88,11 @@ func TestTheFirstBrokerThatAnswersIsTaken(t *testing.T) {
 				t.Fatalf("%q from %v, %v", got, conn.RemoteAddr(), err)
 			}
 		}
-		if limit := 5 * time.Second; time.Since(began) > limit {
+		if limit := 20 * time.Second; time.Since(began) > limit {
 			t.Errorf("the answer took %v", time.Since(began))
 		}
-		if limit := 250 * time.Millisecond; try > 0 && time.Since(began) > limit {
-			t.Errorf("a broker that is known to answer is not asked first: %v", time.Since(began))
+		if first := <-asked; try > 0 && first != healthy {
+			t.Errorf("%s is asked first, not the broker that is known to answer", first)
 		}
 	}
 }
