@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -52,7 +53,7 @@ func TestATopicOfManyReplicasIsSafeAlthoughABrokerOfTheListIsSilent(t *testing.T
 			t.Fatal(err)
 		}
 		for _, f := range found {
-			if f.Unsafe {
+			if f.Fatal {
 				t.Fatal(f)
 			}
 		}
@@ -69,7 +70,7 @@ func TestATopicIsNotCreatedWhileItsReplicasAreUnknown(t *testing.T) {
 	if err := topics.Ensure(t.Context(), "topic"); err == nil {
 		t.Error("a topic was created")
 	}
-	if found, err := topics.Check(t.Context(), []string{"topic"}); err != nil || len(found) != 1 || found[0].Unsafe {
+	if found, err := topics.Check(t.Context(), []string{"topic"}); err != nil || len(found) != 1 || !strings.Contains(found[0].Message, "does not exist") {
 		t.Errorf("the topic: %v, %v; want that it is missing", found, err)
 	}
 }

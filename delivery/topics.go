@@ -199,9 +199,6 @@ type Finding struct {
 	Topic string
 	// Fatal is set if runs may be lost or cannot be published.
 	Fatal bool
-	// Unsafe is set, beside Fatal, if acknowledged records may be lost. A dispatcher refuses to
-	// start with such a topic.
-	Unsafe bool
 	// Message names the setting, its value and the rule.
 	Message string
 }
@@ -235,7 +232,7 @@ func (t *Topics) Check(ctx context.Context, topics []string) ([]Finding, error) 
 			continue
 		}
 		replicas[m.Name] = len(m.Partitions[0].Replicas)
-		resources = append(resources, kafka.DescribeConfigRequestResource{ResourceType: kafka.ResourceTypeTopic, ResourceName: m.Name})
+		resources = append(resources, kafka.DescribeConfigRequestResource{ResourceType: kafka.ResourceTypeTopic, ResourceName: m.Name, ConfigNames: topicSettings})
 	}
 	if len(resources) > 0 && len(meta.Brokers) > 0 {
 		resources = append(resources, brokerResource(meta))
@@ -272,6 +269,9 @@ func describe(ctx context.Context, client *kafka.Client, resources []kafka.Descr
 	return res.Resources, nil
 }
 
+// topicSettings are the settings that checkSettings looks at. A topic has dozens.
+var topicSettings = []string{"retention.ms", "retention.bytes", "cleanup.policy", "max.message.bytes", "min.insync.replicas"}
+
 // checkSettings checks the settings of one topic, or of the broker.
 func (t *Topics) checkSettings(r kafka.DescribeConfigResponseResource, replicas map[string]int) []Finding {
 	settings := settingsOf(r)
@@ -301,7 +301,6 @@ func (t *Topics) checkSettings(r kafka.DescribeConfigResponseResource, replicas 
 		add(false, "has one replica: the loss of a broker's disk loses runs in flight")
 	case ok && n < 2:
 		add(true, "min.insync.replicas %d with %d replicas: the loss of one broker may lose runs in flight; it must be 2 or more", n, replicas[topic])
-		found[len(found)-1].Unsafe = true
 	}
 	return found
 }

@@ -59,6 +59,11 @@ var conditions = []Alert{
 		Action:  "`perceptorctl doctor` names the topics: deleted, without leader, or full? Runs come within seconds once the topic has recovered.",
 	},
 	{
+		Name: "PerceptorTopicFaulty", Value: `max(perceptor_topics_faulty)`, Condition: `> 0`, For: 30 * time.Minute, Severity: Ticket,
+		Summary: "{{ $value }} topics do not exist, or have settings that may lose runs, such as a short retention or `min.insync.replicas` of 1.",
+		Action:  "`perceptorctl doctor` names the topics and the settings. Their runs are published; what Kafka loses comes again after its `ack_timeout`.",
+	},
+	{
 		Name: "PerceptorNoListener", Value: `sum(perceptor_tenants_without_listener)`, Condition: `> 0`, For: 10 * time.Minute, Severity: Ticket,
 		Summary: "Tenants that have runs and no listener: {{ $value }}. Nobody handles their runs.",
 		Action:  "`perceptorctl doctor` names them. Tell the team: their runs wait and are given up after `give_up_after`.",

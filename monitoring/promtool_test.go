@@ -79,6 +79,7 @@ var examples = []example{
 	{alert: "PerceptorClaimsStopped", quiet: gauge(`perceptor_claims_stopped{instance="a"}`, "0"), loud: gauge(`perceptor_claims_stopped{instance="a"}`, "1")},
 	{alert: "PerceptorOutboxOld", quiet: gauge(`perceptor_outbox_oldest_seconds{database="3"}`, "2"), loud: gauge(`perceptor_outbox_oldest_seconds{database="3"}`, "90")},
 	{alert: "PerceptorTopicFails", quiet: gauge(`perceptor_circuit_breakers_open{instance="a"}`, "0"), loud: gauge(`perceptor_circuit_breakers_open{instance="a"}`, "2")},
+	{alert: "PerceptorTopicFaulty", quiet: gauge(`perceptor_topics_faulty{instance="a"}`, "0"), loud: gauge(`perceptor_topics_faulty{instance="a"}`, "1")},
 	{
 		alert: "PerceptorDispatchersGone",
 		quiet: []series{{`perceptor_dispatcher_active{instance="a"}`, "1x100"}, {`perceptor_dispatcher_active{instance="b"}`, "1x100"}},

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -299,9 +298,6 @@ func (d *Dispatcher) Reach(ctx context.Context) error {
 	if d.o.Local {
 		return nil
 	}
-	if err := d.refuseUnsafe(ctx); err != nil {
-		return err
-	}
 	if place, err := NewAssignment(c, d.cluster, pingTimeout).Place(ctx); err == nil && place == config.InPostgres {
 		return nil // reached above
 	}
@@ -341,7 +337,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.close()
 	others := []Part{d.dispatch.Run, d.chores.Run, d.policies.run, d.names.run, d.meter.run, d.watchOutbox, d.recorder.Run, d.groups.run, d.countStored, d.calendars.Run, d.followKafka, keepFit(d.cluster, d.o.Log)}
 	if !d.o.Local { // taskd dev has one replica of each topic on purpose
-		others = append(others, d.checkTopics)
+		others = append(others, d.topicWatch().run)
 	}
 	if d.o.Hints != nil {
 		others = append(others,
@@ -364,11 +360,7 @@ func (d *Dispatcher) close() {
 	}
 }
 
-const (
-	outboxEvery = 10 * time.Second
-	topicsPage  = 500
-	topicsTries = 5
-)
+const outboxEvery = 10 * time.Second
 
 // watchOutbox measures the outbox of each database with owned shards.
 func (d *Dispatcher) watchOutbox(ctx context.Context) error {
@@ -400,67 +392,4 @@ func (d *Dispatcher) measureOutbox(ctx context.Context, db int) {
 	}
 	d.metrics.Outbox(db, o)
 	d.metrics.QuarantinedRows(db, damaged)
-}
-
-// checkTopics checks the topics of all tenants once. It returns an error if one may lose
-// acknowledged records.
-func (d *Dispatcher) checkTopics(ctx context.Context) error {
-	for after, tries := "", 0; ; {
-		page, err := d.control.Tenants(ctx, after, topicsPage)
-		if err == nil && len(page) > 0 {
-			err = d.checkPage(ctx, page)
-		}
-		switch {
-		case errors.Is(err, errUnsafe):
-			return err
-		case err != nil && tries < topicsTries && ctx.Err() == nil:
-			tries++
-			ctxtime.Sleep(ctx, time.Second)
-			continue
-		case err != nil && ctx.Err() == nil:
-			d.o.Log.Warn("settings of topics cannot be read", "err", err)
-		}
-		if err != nil || len(page) < topicsPage {
-			<-ctx.Done()
-			return nil
-		}
-		after = page[len(page)-1].Name
-	}
-}
-
-// errUnsafe is the error for topics that may lose acknowledged records.
-var errUnsafe = errors.New("a dispatcher does not publish to topics that may lose runs")
-
-// refuseUnsafe returns an error if a topic of the first tenants may lose acknowledged records.
-// checkTopics checks the others while the dispatcher works. A topic that cannot be read is not
-// refused.
-func (d *Dispatcher) refuseUnsafe(ctx context.Context) error {
-	page, err := d.control.Tenants(ctx, "", topicsPage)
-	if err != nil {
-		return nil
-	}
-	if err := d.checkPage(ctx, page); errors.Is(err, errUnsafe) {
-		return err
-	}
-	return nil
-}
-
-// checkPage checks the topics of tenants and logs its findings.
-func (d *Dispatcher) checkPage(ctx context.Context, page []control.Tenant) error {
-	topics := make([]string, len(page))
-	for i, t := range page {
-		topics[i] = d.kafka.topics.Name(t.ID, t.Name)
-	}
-	findings, err := d.kafka.topics.Check(ctx, topics)
-	for _, f := range findings {
-		if f.Unsafe {
-			err = errors.Join(err, fmt.Errorf("%w: %s", errUnsafe, f))
-		}
-		if f.Fatal {
-			d.o.Log.Error("topic may lose runs", "err", f.String())
-		} else {
-			d.o.Log.Warn("topic has unusual settings", "err", f.String())
-		}
-	}
-	return err
 }

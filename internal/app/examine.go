@@ -353,16 +353,12 @@ func (e *examination) topics(ctx context.Context, conf delivery.Config, tenants 
 	if tenants == nil {
 		return nil
 	}
-	page, err := tenants.Tenants(ctx, "", topicsPage)
+	names, err := topicNames(ctx, tenants, topics)
 	if err != nil {
 		e.add(Warning, "topics", "not checked: the databases do not say which tenants there are") // and another finding says why
 		return nil
 	}
-	names := make([]string, len(page))
-	for i, t := range page {
-		names[i] = topics.Name(t.ID, t.Name)
-	}
-	findings, err := topics.Check(ctx, names)
+	findings, err := checkTopics(ctx, topics, names)
 	for _, f := range findings {
 		state := Warning
 		if f.Fatal {

@@ -42,6 +42,7 @@ type Dispatch struct {
 	outboxAge          *prometheus.GaugeVec
 	outboxUnreadable   *prometheus.GaugeVec
 	rowsQuarantined    *prometheus.GaugeVec
+	topicsFaulty       prometheus.Gauge
 }
 
 // NewDispatch registers the metrics of a dispatcher. It calls figures at each
@@ -65,10 +66,11 @@ func NewDispatch(r prometheus.Registerer, figures func() Figures) *Dispatch {
 		outboxUnreadable: gauges("outbox_rows_unreadable",
 			"Rows of the outbox that cannot be read; state is damaged (quarantined) or newer (waiting for a newer program). Other metrics do not count them.", "database", "state"),
 		rowsQuarantined: gauges("rows_quarantined", "Rows of tasks that claims have deferred within the last hour because they are damaged or of a newer format.", "database"),
+		topicsFaulty:    gauges("topics_faulty", "Topics that do not exist, or whose settings may lose runs, as perceptorctl doctor names them; read every 10 minutes.").WithLabelValues(),
 		republished:     counters("records_republished_total", "Records found in the outbox of an acquired shard and published again.").WithLabelValues(),
 	}
 	r.MustRegister(m.published, m.lateness, m.backgroundLateness, m.tokens, m.claims, m.rows, m.storeFailures, m.publishFailures, m.dead, m.shards,
-		m.outboxRows, m.outboxAge, m.outboxUnreadable, m.rowsQuarantined, m.republished, m.dropped)
+		m.outboxRows, m.outboxAge, m.outboxUnreadable, m.rowsQuarantined, m.topicsFaulty, m.republished, m.dropped)
 	m.missed = missed(r)
 	m.tenants = tenantsOf(r, m.published, m.lateness, m.backgroundLateness, m.tokens, m.publishFailures, m.dropped, m.dead, m.missed)
 	gauge := func(name, help string, value func(Figures) int) {
@@ -200,6 +202,9 @@ func (m *Dispatch) Outbox(database int, o task.OutboxStats) {
 func (m *Dispatch) QuarantinedRows(database, n int) {
 	m.rowsQuarantined.WithLabelValues(strconv.Itoa(database)).Set(float64(n))
 }
+
+// FaultyTopics sets the number of topics that may lose runs.
+func (m *Dispatch) FaultyTopics(n int) { m.topicsFaulty.Set(float64(n)) }
 
 // ForgetOutbox removes the figures of a database in which this dispatcher owns no
 // shard.
