@@ -50,9 +50,7 @@ type pipeline struct {
 	// them. failingCalls counts current calls for failing tenants.
 	foreground, background traffic
 	failingCalls           int
-	// lingering is the number of foreground calls that have given their places back.
-	lingering int
-	outage    outage
+	outage                 outage
 	// stopped is set when a database has found no capacity.
 	stopped bool
 	// lacks has the databases whose claims of backlogs wait for memory. Those that do not wait have the zero value.
@@ -215,20 +213,29 @@ func (p *pipeline) send(ctx context.Context, next *call) {
 	})
 }
 
-// mostLingering bounds the calls that have given their places back.
-const mostLingering = 64
-
-// linger gives back the place of a foreground call that takes long: one broker may be slow or hang, and a call carries the records
-// of all brokers. The records of the others that come next go in another call. Of a backlog there is one call at a time.
+// linger gives back the place of a call that takes long: one broker may be slow or hang, and a call of the foreground carries the
+// records of all brokers. The records of the others that come next go in another call, and other topics that fail have calls of their own
+// meanwhile. So places bound how many calls begin within placeFor, PublishTimeout bounds how long they last, and their records count in
+// memory. Of a backlog, and of each failing topic, there is one call at a time.
 func (p *pipeline) linger(c *call) {
 	p.mu.Lock()
-	if c.in == &p.foreground && !c.ended && p.lingering < mostLingering {
-		c.in.calls--
-		p.lingering++
+	if c.in != &p.background && !c.ended {
+		p.leave(c)
 		c.lingers = true
 	}
 	p.mu.Unlock()
 	p.wake()
+}
+
+// leave gives back the place of a call. p.mu is held.
+func (p *pipeline) leave(c *call) {
+	switch {
+	case c.lingers:
+	case c.in != nil:
+		c.in.calls--
+	default:
+		p.failingCalls--
+	}
 }
 
 // acknowledged handles records that Kafka has confirmed.
@@ -269,16 +276,11 @@ func (p *pipeline) finish(next *call, results *results, start time.Time) {
 	failed, gone := results.rest()
 	p.discard(gone)
 	p.mu.Lock()
+	p.leave(next)
 	next.ended = true
 	if next.of == nil {
-		if next.lingers {
-			p.lingering--
-		} else {
-			next.in.calls--
-		}
 		next.in.took = (7*next.in.took + now.Sub(start)) / 8
 	} else {
-		p.failingCalls--
 		next.of.inCall = false
 	}
 	var events []func()

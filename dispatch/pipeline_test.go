@@ -374,12 +374,13 @@ func TestCallsAreBoundedInNumberAndSize(t *testing.T) {
 	})
 }
 
-// TestASlowBrokerHoldsUpItsOwnRecordsOnly has the partitions of tenant 1 on a broker that takes 3 s for a request.
+// TestASlowBrokerHoldsUpItsOwnRecordsOnly has the partitions of tenant 1 on a broker that takes 11 s for a request: it
+// stands still, and the publisher abandons requests then.
 func TestASlowBrokerHoldsUpItsOwnRecordsOnly(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.kafka.answer = func(ctx context.Context, p *task.Publication) (bool, error) {
 			if p.Tenant == 1 {
-				ctxtime.Sleep(ctx, 3*time.Second)
+				ctxtime.Sleep(ctx, 11*time.Second)
 			}
 			return true, nil
 		}
@@ -397,7 +398,7 @@ func TestASlowBrokerHoldsUpItsOwnRecordsOnly(t *testing.T) {
 			return added
 		}
 		var worst time.Duration
-		for i := range 200 {
+		for i := range 400 {
 			add(i%task.Databases, 1)
 			other, due := add((i+1)%task.Databases, 2), time.Now()
 			for w.kafka.times(run(other, 1)) == 0 {
@@ -409,6 +410,36 @@ func TestASlowBrokerHoldsUpItsOwnRecordsOnly(t *testing.T) {
 		if worst > 2*placeFor {
 			t.Errorf("a run of another tenant was published %s after it was due, want at most %s", worst, 2*placeFor)
 		}
+	})
+}
+
+// TestTopicsThatHangTakeNoCallsFromOtherTopicsThatFail has more topics that hang than places for calls of failing topics.
+func TestTopicsThatHangTakeNoCallsFromOtherTopicsThatFail(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		const hang, fails, hung = 8, 9, 11 * time.Second
+		var failed atomic.Bool
+		w.kafka.answer = func(ctx context.Context, p *task.Publication) (bool, error) {
+			switch {
+			case p.Tenant <= hang:
+				ctxtime.Sleep(ctx, hung)
+				return false, errDown
+			case !failed.Swap(true):
+				return false, errDown
+			}
+			return true, nil
+		}
+		m := w.start("d1", nil)
+		defer m.stop()
+		m.acquire(0)
+		for tenant := int32(1); tenant <= hang; tenant++ {
+			w.store.add(id(0, int64(tenant)), tenant, 0, 0)
+		}
+		m.Hint(0, task.At(time.Now()))
+		time.Sleep(hung + 2*time.Second) // each of them is in its second call
+		once := id(0, hang+1)
+		w.store.add(once, fails, 0, 0)
+		m.Hint(0, task.At(time.Now()))
+		within(t, 2*time.Second, "the topic that failed once has its record", func() bool { return w.kafka.times(run(once, 1)) == 1 })
 	})
 }
 

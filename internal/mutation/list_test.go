@@ -300,8 +300,8 @@ var mutations = []mutation{
 	{
 		name: "slow-call-keeps-its-place",
 		in:   "dispatch",
-		old:  "p.lingering < mostLingering {",
-		new:  "p.lingering < mostLingering && !MUTATED {",
+		old:  "if c.in != &p.background && !c.ended {",
+		new:  "if c.in != &p.background && !c.ended && !MUTATED {",
 		pkg:  "./dispatch", tests: "TestASlowBrokerHoldsUpItsOwnRecordsOnly",
 	},
 	{
