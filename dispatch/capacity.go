@@ -3,14 +3,16 @@ package dispatch
 import (
 	"slices"
 	"time"
+
+	"github.com/perceptor/perceptor/task"
 )
 
 // A capacity is the number and bytes of records that claims may still add to memory.
 type capacity struct {
 	records, bytes int
-	// Claims defer the rows of blocked tenants by blockedFor.
+	// Claims defer the rows of blocked tenants, in ascending order, by how long each has failed: blockedFor.
 	blocked    []int32
-	blockedFor time.Duration
+	blockedFor []time.Duration
 	// broken are the tenants whose breakers are open, in ascending order. Claims exclude them
 	// instead of deferring their rows, which may be many.
 	broken []int32
@@ -22,16 +24,16 @@ type capacity struct {
 
 // blocks returns how long claims for the tenant have to wait, or 0 if they need not wait.
 func (c *capacity) blocks(tenant int32) time.Duration {
-	if slices.Contains(c.blocked, tenant) {
-		return max(c.blockedFor, minBlock)
+	if i, is := slices.BinarySearch(c.blocked, tenant); is {
+		return min(c.blockedFor[i], task.MaxBlock)
 	}
 	return c.probeIn
 }
 
-// Breaker bounds.
+// Bounds of how long rows are deferred at once.
 const (
 	minBlock = time.Second
-	maxBlock = 30 * time.Second
+	maxBlock = 10 * time.Minute
 )
 
 // capacity returns the current capacity. If there is none it sets p.stopped, for
@@ -91,25 +93,20 @@ func (p *pipeline) measure(now time.Time) capacity {
 	if r.gone = p.outage.gone; r.gone {
 		r.probeIn = max(p.outage.probedAt.Add(probeEvery).Sub(now), 0)
 	}
-	since, crowd := now, p.crowd()
+	crowd := p.crowd()
 	for _, l := range p.topics {
 		if l.open {
 			r.broken = append(r.broken, l.tenant)
 		}
-		if !p.broken(l, crowd) {
-			continue
-		}
-		r.blocked = append(r.blocked, l.tenant)
-		if l.since.Before(since) {
-			since = l.since
+		if p.broken(l, crowd) {
+			r.blocked = append(r.blocked, l.tenant)
 		}
 	}
 	slices.Sort(r.broken)
-	if len(r.blocked) == 0 {
-		return r
-	}
 	slices.Sort(r.blocked)
-	r.blockedFor = min(max(now.Sub(since), minBlock), maxBlock)
+	for _, tenant := range r.blocked {
+		r.blockedFor = append(r.blockedFor, min(max(now.Sub(p.topics[tenant].since), minBlock), maxBlock))
+	}
 	return r
 }
 

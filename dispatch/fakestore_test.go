@@ -463,8 +463,8 @@ func (s *fakeStore) commit(req task.ClaimRequest) task.Claim {
 		}
 		now := max(c.Now, r.due) // a row that is claimed ahead counts as claimed when it is due
 		c.Rows++
-		if slices.Contains(req.Blocked, r.tenant) {
-			r.due = now.Add(req.BlockedFor)
+		if i := slices.Index(req.Blocked, r.tenant); i >= 0 {
+			r.due = now.Add(min(req.BlockedFor[i], task.MaxBlock))
 			c.Deferred++
 			s.deferred++
 			continue

@@ -44,6 +44,9 @@ func (f ClaimForm) String() string {
 	return "range"
 }
 
+// MaxBlock bounds how long a first delivery is deferred because the topic of its tenant fails.
+const MaxBlock = 30 * time.Second
+
 // ClaimRequest asks for the due rows of some shards of one database.
 type ClaimRequest struct {
 	Database int
@@ -65,9 +68,10 @@ type ClaimRequest struct {
 	// shows. A SteadyNow of 0 means that the clock decides.
 	SteadyNow Instant
 	SetFor    time.Duration
-	// Blocked tenants are not claimed; their due rows are deferred by BlockedFor.
+	// Blocked tenants are not claimed; their due rows are deferred. BlockedFor is, for each of them, how
+	// long its topic has failed: retries wait that long, and first deliveries at most MaxBlock.
 	Blocked    []int32
-	BlockedFor time.Duration
+	BlockedFor []time.Duration
 	// Acknowledged are published parts of the outbox, removed in the same transaction.
 	Acknowledged []OutboxPart
 	// Settings is the version of the tenants' settings on which the request is based.

@@ -9,6 +9,7 @@ import (
 // use: "type.BLOCKING", "state.RUNNING". Statements have no other way to refer to them.
 func Stored() map[string]int64 {
 	names := map[string]int64{
+		"bound.MAX_BLOCK_MS":         MaxBlock.Milliseconds(),
 		"layout.SHARDS":              Shards,
 		"layout.SHARDS_PER_DATABASE": ShardsPerDatabase,
 

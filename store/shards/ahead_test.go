@@ -203,7 +203,7 @@ func TestBlockedTenantIsNeverPutOffToEarlier(t *testing.T) {
 		due := b.now.Add(window)
 		id := b.add(b.spec(task.NonBlocking, begin(due)))[0]
 		c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.RangeForm, Ahead: window,
-			Blocked: []int32{b.tenant}, BlockedFor: blockedFor})
+			Blocked: []int32{b.tenant}, BlockedFor: []time.Duration{blockedFor}})
 		if err != nil || c.Deferred != 1 || len(c.Publications) != 0 {
 			t.Fatalf("claim = %+v, %v", c, err)
 		}
@@ -224,13 +224,50 @@ func TestTriggeredRunOfABlockedTenantDoesNotWaitForItsAckTimeout(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.RangeForm, Blocked: []int32{b.tenant}, BlockedFor: blockedFor})
+		c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.RangeForm, Blocked: []int32{b.tenant}, BlockedFor: []time.Duration{blockedFor}})
 		if err != nil || c.Deferred != 1 || len(c.Publications) != 0 {
 			t.Fatalf("%s: claim = %+v, %v", typ, c, err)
 		}
 		b.advance(blockedFor)
 		if c := b.claim(task.RangeForm); len(c.Publications) != 1 || c.Publications[0].Seq != seq {
 			t.Errorf("%s: the tenant is no longer blocked, and the claim of its triggered run is %+v", typ, c)
+		}
+	}
+}
+
+// TestRetryOfABlockedTenantWaitsAsLongAsItsTopicHasFailed has a run that failed and a run that was snoozed, and a silent one: there may be
+// many of these, so they wait as if they had been delivered.
+func TestRetryOfABlockedTenantWaitsAsLongAsItsTopicHasFailed(t *testing.T) {
+	const other, soon, ackTimeout = int32(1), time.Second, 5 * time.Minute
+	results := map[string]*task.Result{
+		"failed": {Outcome: task.Fail, After: soon, Next: task.Never}, "snoozed": {Outcome: task.Snooze, After: soon, Next: task.Never}, "silent": nil,
+	}
+	for name, result := range results {
+		for failing, retried := range map[time.Duration]time.Duration{
+			20 * time.Second: 20 * time.Second, 2 * time.Minute: 2 * time.Minute, 10 * time.Minute: ackTimeout,
+		} {
+			b := setup(t)
+			id := b.add(b.spec(task.OneShot, func(s *task.Spec) { s.AckTimeout = ackTimeout }))[0]
+			if c := b.claim(task.RangeForm); len(c.Publications) != 1 {
+				t.Fatalf("claim = %+v", c)
+			}
+			var want time.Duration
+			if result != nil {
+				b.report(task.Report{Attempt: attempt(id, 1, 1), Result: *result})
+				b.advance(soon)
+				want = retried
+			} else {
+				b.advance(ackTimeout)
+				want = 2 * ackTimeout // the second silence is twice as long
+			}
+			c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.RangeForm,
+				Blocked: []int32{other, b.tenant}, BlockedFor: []time.Duration{10 * time.Minute, failing}})
+			if err != nil || c.Deferred != 1 {
+				t.Fatalf("claim = %+v, %v", c, err)
+			}
+			if row := b.rows()[kernel.KeyOf(b.tenant, id, 0)]; row.DueAt != b.now.Add(want) {
+				t.Errorf("%s, topic failing for %s: the run waits for %s, want %s", name, failing, row.DueAt.Sub(b.now), want)
+			}
 		}
 	}
 }

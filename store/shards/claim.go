@@ -224,11 +224,15 @@ func (c *claiming) flowsArgs(shards []int16) []any {
 	return append([]any{shards, c.req.Ahead.Milliseconds(), blocked, blockedFor}, flowArgs(&c.req)...)
 }
 
-func (c *claiming) blockedArgs() (tenants []int32, ms int64) {
+func (c *claiming) blockedArgs() (tenants []int32, ms []int64) {
 	if tenants = c.req.Blocked; tenants == nil {
 		tenants = []int32{}
 	}
-	return tenants, c.req.BlockedFor.Milliseconds()
+	ms = make([]int64, len(tenants))
+	for i, d := range c.req.BlockedFor {
+		ms[i] = d.Milliseconds()
+	}
+	return tenants, ms
 }
 
 // claimed receives the columns of the fragment claim_returning.

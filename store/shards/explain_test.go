@@ -95,7 +95,7 @@ func TestExplainNamesWhatHoldsATaskBack(t *testing.T) {
 		"topic broken": {func(b *bundle) task.ID {
 			id := b.add(b.spec(task.OneShot))[0]
 			_, err := b.Claim(b.t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.RangeForm, MaxRows: 100,
-				Blocked: []int32{b.tenant}, BlockedFor: 10 * time.Second})
+				Blocked: []int32{b.tenant}, BlockedFor: []time.Duration{10 * time.Second}})
 			if err != nil {
 				b.t.Fatal(err)
 			}

@@ -80,7 +80,7 @@ func TestCappedClaimTakesTheOldestAndSaysThatThereIsMore(t *testing.T) {
 func TestBlockedTenantIsPutOffAndNotClaimed(t *testing.T) {
 	b := setup(t)
 	id := b.add(b.spec(task.NonBlocking))[0]
-	c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.RangeForm, Blocked: []int32{b.tenant}, BlockedFor: 3 * time.Second})
+	c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.RangeForm, Blocked: []int32{b.tenant}, BlockedFor: []time.Duration{3 * time.Second}})
 	if err != nil || c.Deferred != 1 || len(c.Publications) != 0 {
 		t.Fatalf("claim = %+v, %v", c, err)
 	}
@@ -98,7 +98,7 @@ func TestRedeliveryOfABlockedTenantIsPutOffAsIfItWereMade(t *testing.T) {
 	b.claim(task.RangeForm)
 	for _, want := range []time.Duration{2 * time.Minute, 2 * time.Minute} {
 		b.advance(want)
-		c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.RangeForm, Blocked: []int32{b.tenant}, BlockedFor: 3 * time.Second})
+		c, err := b.Claim(t.Context(), task.ClaimRequest{Database: b.d, Owned: b.owned, Form: task.RangeForm, Blocked: []int32{b.tenant}, BlockedFor: []time.Duration{3 * time.Second}})
 		if err != nil || c.Deferred != 1 || len(c.Publications) != 0 {
 			t.Fatalf("claim = %+v, %v", c, err)
 		}

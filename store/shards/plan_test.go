@@ -31,7 +31,7 @@ func TestListsAreLookedUpByKeyEvenWhenPlannedOnEmptyTables(t *testing.T) {
 			"MachineLock":   `'{0}', '{1}', '{512}', '{0}'`,
 			"MachineRead":   `'{0}', '{1}', '{512}', '{0}'`,
 			"DoneStates":    `'{1}', '{512}'`,
-			"ClaimCapped":   fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard),
+			"ClaimCapped":   fmt.Sprintf(`%d::int2, 0::int8, '{}', '{}', 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard),
 			"ClaimFlows":    flowPlanArgs,
 			"ClaimTogether": flowPlanArgs + `, 10::int8, 0::int8`,
 			"CapForget":     `1, 'k'`,
@@ -146,10 +146,10 @@ func TestWhatIsDueIsFoundByTheDueIndex(t *testing.T) {
 			args   string
 			tables int
 		}{
-			"ClaimRange":    {`'{0}', 0::int8, '{}', 0::int8, 1000::int8, '{}', 0, 0`, task.ShardsPerDatabase},
-			"ClaimCapped":   {fmt.Sprintf(`%d::int2, 0::int8, '{}', 0::int8, 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard), 1},
+			"ClaimRange":    {`'{0}', 0::int8, '{}', '{}', 1000::int8, '{}', 0, 0`, task.ShardsPerDatabase},
+			"ClaimCapped":   {fmt.Sprintf(`%d::int2, 0::int8, '{}', '{}', 1000::int8, '{}', 10, 0, 0`, b.owned[0].Shard), 1},
 			"ClaimFlows":    {flowPlanArgs, task.ShardsPerDatabase},
-			"ClaimFlow":     {`'{0}', 1000::int8, '{}', 0::int8, 1, 10::int8, 0::int8, 0::int8`, 2 * task.ShardsPerDatabase},
+			"ClaimFlow":     {`'{0}', 1000::int8, '{}', '{}', 1, 10::int8, 0::int8, 0::int8`, 2 * task.ShardsPerDatabase},
 			"ClaimTogether": {flowPlanArgs + `, 10::int8, 0::int8`, task.ShardsPerDatabase},
 			"Peek":          {`'{0}', 0::int8, 1000::int8, 10, 64, 0::int8`, 2 * task.ShardsPerDatabase},
 			"DueShard":      {fmt.Sprintf(`%d, 0, 1000`, b.owned[0].Shard), task.ShardsPerDatabase},
@@ -192,7 +192,7 @@ func TestAPageOfRowsBeginsWhereTheLastOneEnded(t *testing.T) {
 var pairRange = regexp.MustCompile(`Index Cond: \(\(tenant_id = \$1\) AND .*\(ROW\(shard, id\) > ROW\(`)
 
 // flowPlanArgs are arguments of ClaimFlows.
-const flowPlanArgs = `'{0}', 1000::int8, '{}', 0::int8, '{1}', '{""}', '{10}', '{0}', '{0}', '{1}', '{k}'`
+const flowPlanArgs = `'{0}', 1000::int8, '{}', '{}', '{1}', '{""}', '{10}', '{0}', '{0}', '{1}', '{k}'`
 
 // dueRange is an index range with both ends: what is beyond them is not visited.
 var dueRange = regexp.MustCompile(`Index Cond: \(\(due_at [<>]=? [^)]*\) AND \(due_at [<>]`)

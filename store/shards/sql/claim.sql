@@ -28,10 +28,10 @@ SELECT o.item
    FOR SHARE OF o;
 
 -- name: ClaimRange(
---   shards int2[], low int8, blocked_tenants int4[], blocked_for_ms int8, ahead_ms int8, excluded_tenants int4[],
+--   shards int2[], low int8, blocked_tenants int4[], blocked_for_ms int8[], ahead_ms int8, excluded_tenants int4[],
 --   steady_now int8, set_for_ms int8)
--- Claims all due rows of the shards. Rows of @blocked_tenants are not claimed but deferred
--- by @blocked_for_ms. Of @excluded_tenants only open runs are claimed.
+-- Claims all due rows of the shards. Rows of @blocked_tenants are not claimed but deferred:
+-- see deferred_for. Of @excluded_tenants only open runs are claimed.
 -- The end of the range is a scalar subquery. A comparison with c would be a join condition,
 -- and a plan that was made on empty tables does not use the index for a join condition.
 UPDATE task t SET {{claim_set}}
@@ -42,7 +42,7 @@ UPDATE task t SET {{claim_set}}
 RETURNING {{claim_returning}};
 
 -- name: ClaimCapped(
---   shard int2, low int8, blocked_tenants int4[], blocked_for_ms int8, ahead_ms int8, excluded_tenants int4[],
+--   shard int2, low int8, blocked_tenants int4[], blocked_for_ms int8[], ahead_ms int8, excluded_tenants int4[],
 --   max_rows int8, steady_now int8, set_for_ms int8)
 -- Claims at most @max_rows rows of one shard, oldest first, and skips locked rows. The
 -- clock is read once and not for every row.
@@ -61,7 +61,7 @@ UPDATE task t SET {{claim_set}}
 RETURNING {{claim_returning}};
 
 -- name: ClaimFlows(
---   shards int2[], ahead_ms int8, blocked_tenants int4[], blocked_for_ms int8, flow_tenants int4[],
+--   shards int2[], ahead_ms int8, blocked_tenants int4[], blocked_for_ms int8[], flow_tenants int4[],
 --   flow_kinds text[], flow_quotas int8[], flow_lows int8[], flow_waiting_since int8[], capped_tenants int4[],
 --   capped_kinds text[])
 -- Claims the oldest rows of each flow of excluded tenants. The flow parameters are parallel
@@ -91,7 +91,7 @@ UPDATE task t SET {{claim_set}}
 RETURNING {{claim_returning}};
 
 -- name: ClaimFlow(
---   shards int2[], ahead_ms int8, blocked_tenants int4[], blocked_for_ms int8, flow_tenant int4, flow_quota int8, low int8,
+--   shards int2[], ahead_ms int8, blocked_tenants int4[], blocked_for_ms int8[], flow_tenant int4, flow_quota int8, low int8,
 --   waiting_since int8)
 -- ClaimFlows for one flow of all kinds, as a range: it claims the rows that are due before the
 -- first one beyond the quota, so none if those have the same due_at. A row is read twice, but neither
@@ -114,7 +114,7 @@ UPDATE task t SET {{claim_set}}
 RETURNING {{claim_returning}}, c.read;
 
 -- name: ClaimTogether(
---   shards int2[], ahead_ms int8, blocked_tenants int4[], blocked_for_ms int8, flow_tenants int4[],
+--   shards int2[], ahead_ms int8, blocked_tenants int4[], blocked_for_ms int8[], flow_tenants int4[],
 --   flow_kinds text[], flow_quotas int8[], flow_lows int8[], flow_waiting_since int8[], capped_tenants int4[],
 --   capped_kinds text[], max_rows int8, low int8)
 -- ClaimFlows for many flows without a kind, by one scan of the rows above @low, which is the
@@ -144,7 +144,7 @@ UPDATE task t SET {{claim_set}}
  WHERE t.shard = c.shard AND t.tenant_id = ANY (ARRAY[c.tenant_id]) AND t.id = c.id AND t.run = c.run
 RETURNING {{claim_returning}}, c.read;
 
--- name: ClaimKeys(shards int2[], tenants int4[], ids int8[], runs int8[], blocked_tenants int4[], blocked_for_ms int8)
+-- name: ClaimKeys(shards int2[], tenants int4[], ids int8[], runs int8[], blocked_tenants int4[], blocked_for_ms int8[])
 -- Claims the given rows, whenever they are due. It finds the rows because of which a claim
 -- fails.
 UPDATE task t SET {{claim_set}}
@@ -230,10 +230,18 @@ c.now, t.tenant_id, t.id, t.run, t.due_at, t.type, t.seq, t.attempt, t.state, t.
 
 -- fragment: deferred_for
 -- Claims exclude new runs of most blocked tenants, but see all redeliveries of theirs. Those may be
--- many, so they wait as if they had been made, for at most 10 minutes. The first delivery of a run that was
--- triggered is none of them.
-CASE WHEN t.state = {{state.RUNNING}} AND t.attempt > 0 THEN greatest(@blocked_for_ms, least(silence_ms(t.ack_timeout_ms, t.attempt - answered(t.failures)), 600000))
-  ELSE @blocked_for_ms END
+-- many, so silent ones wait as if they had been made, for at most 10 minutes. Retries wait as long again as the topic
+-- has failed, if that is less: each is deferred a few times before that is minutes, and none comes much later than what came due at that time.
+-- The first delivery of a run that was triggered is none of them.
+CASE WHEN t.state = {{state.RUNNING}} AND t.attempt > 0
+     THEN greatest({{briefly}}, least(silence_ms(t.ack_timeout_ms, t.attempt - answered(t.failures)), 600000, CASE WHEN NOT t.out THEN {{failed_for}} END))
+     ELSE {{briefly}} END
+
+-- fragment: briefly
+least({{failed_for}}, {{bound.MAX_BLOCK_MS}})
+
+-- fragment: failed_for
+(@blocked_for_ms)[array_position(@blocked_tenants, t.tenant_id)]
 
 -- fragment: claim_at
 -- The instant at which a row counts as claimed: its due_at if it is claimed ahead, else
