@@ -534,6 +534,50 @@ func TestADatabaseThatDidNotHearOfAnOperationIsToldByTheChoresOfItsHome(t *testi
 	}
 }
 
+// TestAnOperationThatItsHomeHasLostIsStoredThereAgain: the home was restored from a backup of before the operation.
+func TestAnOperationThatItsHomeHasLostIsStoredThereAgain(t *testing.T) {
+	b := setup(t, nearOnly)
+	if kernel.Home(b.tenant) == b.d {
+		b.tenant++
+	}
+	own := b.chores()
+	terms := task.BulkTerms{MaxRate: task.Databases}
+	for range 3 {
+		b.add(b.spec(task.OneShot, b.inHours(5)))
+	}
+	b.advance(time.Minute)
+	create := func() *task.BulkOperation {
+		t.Helper()
+		op, err := b.CreateBulk(t.Context(), b.tenant, task.BulkPause, terms, "once", []byte("hash"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return op
+	}
+	op := create()
+	if _, err := b.db.Pool(kernel.Home(b.tenant)).Exec(t.Context(), `DELETE FROM bulk_operation WHERE tenant_id = $1`, b.tenant); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.GetBulk(t.Context(), b.tenant, op.ID); task.CodeOf(err) != task.NotFound {
+		t.Fatalf("the operation is at home: %v", err)
+	}
+	if step, err := b.Bulk(t.Context(), b.d, own, true); err != nil || step.Done != 1 {
+		t.Fatalf("%+v, %v", step, err)
+	}
+	if again, err := b.GetBulk(t.Context(), b.tenant, op.ID); err != nil || again.State != task.BulkRunning {
+		t.Errorf("the operation is not at home: %+v, %v", again, err)
+	}
+	if again := create(); again.ID != op.ID {
+		t.Errorf("the same request made the operations %d and %d", op.ID, again.ID)
+	}
+	if _, err := b.AbortBulk(t.Context(), b.tenant, op.ID); err != nil {
+		t.Fatal(err)
+	}
+	if p := b.part(&bulk.Row{Tenant: b.tenant, ID: op.ID}); p.State != task.BulkAborted || p.Done != 1 {
+		t.Errorf("the operation was aborted, and its part is %+v", p)
+	}
+}
+
 // timing: T13.10
 func TestARescheduledTaskGivesItsOpenRunsItsVersion(t *testing.T) {
 	b := setup(t, nearOnly)

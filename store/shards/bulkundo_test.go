@@ -80,7 +80,9 @@ func TestAResumeUnderWayResumesNothingThatALaterPauseStops(t *testing.T) {
 				}
 				own := b.chores()
 				all := len(b.spread())
-				b.finishBulk(own, b.bulk(task.BulkPause, task.BulkTerms{}), func() { b.advance(time.Minute) })
+				stopped := b.mustCreate(task.BulkPause, task.BulkTerms{})
+				b.endElsewhere(stopped)
+				b.finishBulk(own, stopped, func() { b.advance(time.Minute) })
 				resume := b.mustCreate(task.BulkResume, task.BulkTerms{MaxRate: 64})
 				for range 3 {
 					if step, err := b.Bulk(t.Context(), b.d, own, true); err != nil || step.Err != nil {

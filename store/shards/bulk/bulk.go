@@ -23,6 +23,7 @@
 // Files:
 //
 //	bulk.go    operations: creating, sending to all databases, pausing, aborting
+//	home.go    operations that their home database has lost
 //	undo.go    operations that would undo one another
 //	step.go    what steps have in common, and steps on dead runs and finished tasks
 //	tasks.go   steps on living tasks, and on rows
@@ -77,6 +78,7 @@ type Operations struct {
 	// homes has a place for each database, for the one step that keeps a connection to it
 	// while it uses others: see replayAlone.
 	homes [task.Databases]chan struct{}
+	asked asked
 	// imported has the numbers of the import that is being rolled back, by database.
 	imported [task.Databases]imported
 }
@@ -176,7 +178,7 @@ func (ops *Operations) CreateBulk(ctx context.Context, tenant int32, action task
 		return nil, task.Errorf(task.ReasonTooManyOperations, "the tenant has %d open operations or more, which is the maximum when a %s is created", most, action)
 	case err != nil:
 		return nil, kernel.Unavailable(fmt.Errorf("create bulk operation: %w", err))
-	case !bytes.Equal(stored, hash):
+	case len(stored) > 0 && !bytes.Equal(stored, hash): // it has none if it was lost here and came back from another database
 		return nil, task.Errorf(task.ReasonRequestIDReused, "request_id %q was used with another request; draw a new one", requestID)
 	}
 	return ops.told(ctx, tenant, id)

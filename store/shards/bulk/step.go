@@ -114,6 +114,9 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	if len(rows) == 0 {
 		return task.BulkStep{Open: true}, nil
 	}
+	if err := ops.keepAtHome(ctx, d, rows[0]); err != nil {
+		ops.db.Log.Debug("the home database of a bulk operation does not answer", "database", d, "operation", rows[0].ID, "err", err)
+	}
 	step := &bulkStep{s: ops, pace: ops.machines.NewPace(), d: d, own: own, row: rows[0], limit: bulkTasks, due: task.Never}
 	if small {
 		step.limit = bulkTasks / 5
