@@ -66,7 +66,7 @@ type Bulk struct {
 	// DryRun counts the matching tasks or runs and changes nothing.
 	DryRun bool
 	// DryRunID is the id of a dry run of the same action that has ended. The operation is aborted before
-	// it changes more in any database than the dry run counted there. Default (0): no bound.
+	// it changes more than the dry run counted. Default (0): no bound.
 	DryRunID int64
 	// MaxRate is the maximum number of changes per second. Default (0): no
 	// limit.

@@ -110,7 +110,7 @@ type BulkTerms struct {
 	// Creator says who created the operation, as [AuditEvent.Actor] does.
 	Creator string `json:",omitempty"`
 	// CountedBy is the dry run that has counted the tasks or runs of the operation, and Counted how
-	// many in each database. It changes no more there. nil: there is no bound.
+	// many in each database. It changes no more in all. nil: there is no bound.
 	CountedBy int64   `json:",omitempty"`
 	Counted   []int64 `json:",omitempty"`
 	// After are aborted operations that would undo this one, or that this one would undo. No

@@ -40,6 +40,7 @@ func TestAnOperationChangesNoMoreThanWasCounted(t *testing.T) {
 				parts := make([]int64, task.Databases)
 				parts[b.d] = counted
 				op := b.mustCreate(action, task.BulkTerms{MaxRate: 10 * task.Databases, Shift: shift, CountedBy: 9, Counted: parts})
+				b.endElsewhere(op)
 				b.finishOrAbort(own, op)
 				p, want := b.part(op), task.BulkDone
 				if more > 0 {
@@ -53,6 +54,61 @@ func TestAnOperationChangesNoMoreThanWasCounted(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestADatabaseThatHasMoreThanWasCountedTakesWhatTheOthersLeave counts some tasks there, and some in another database, which has fewer by now.
+func TestADatabaseThatHasMoreThanWasCountedTakesWhatTheOthersLeave(t *testing.T) {
+	for _, left := range []int64{2, 3} {
+		t.Run(fmt.Sprint(left, " left for 3"), func(t *testing.T) {
+			b := setup(t, nearOnly)
+			own, other := b.chores(), (b.d+task.Databases-1)%task.Databases // mostly with a lower number
+			b.spread()
+			counted := b.finishBulk(own, b.bulk(task.BulkPause, task.BulkTerms{DryRun: true}), func() { b.advance(time.Minute) }).Matched
+			for range 3 {
+				b.add(b.spec(task.OneShot, b.inHours(5)))
+			}
+			b.advance(time.Minute)
+			parts := make([]int64, task.Databases)
+			parts[b.d], parts[other] = counted, 10
+			op := b.mustCreate(task.BulkPause, task.BulkTerms{CountedBy: 9, Counted: parts})
+			in := func(change string, args ...any) {
+				t.Helper()
+				if _, err := b.db.Pool(other).Exec(t.Context(), `UPDATE bulk_operation SET `+change+` WHERE tenant_id = $1 AND id = $2`, append([]any{op.Tenant, op.ID}, args...)...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			steps := func() task.BulkPart {
+				t.Helper()
+				for range 5 {
+					if step, err := b.Bulk(t.Context(), b.d, own, true); err != nil || step.Lost {
+						t.Fatalf("%+v, %v", step, err)
+					}
+					b.advance(time.Minute)
+				}
+				return b.part(op)
+			}
+			b.endElsewhere(op)
+			in("state = 1, finished_at = NULL")
+			waiting := steps()
+			if waiting.State != task.BulkRunning || waiting.Matched > counted || !strings.Contains(waiting.Error, "waiting for what other databases leave") {
+				t.Fatalf("%d were counted, and another database may need its own: %+v", counted, waiting)
+			}
+			in("matched = $3, error = $4", 10-left, waiting.Error)
+			if other < b.d {
+				if p := steps(); p.State != task.BulkRunning {
+					t.Errorf("a database with a lower number waits, too, and this one goes before: %+v", p)
+				}
+			}
+			in("state = 3, finished_at = 1, error = ''")
+			p, want := steps(), task.BulkDone
+			if left < 3 {
+				want = task.BulkAborted
+			}
+			if p.State != want || p.Matched > counted+left || (p.Matched == counted+left) != (want == task.BulkDone) {
+				t.Errorf("%d were counted here, and %d are left elsewhere; the operation is %+v", counted, left, p)
+			}
+		})
 	}
 }
 

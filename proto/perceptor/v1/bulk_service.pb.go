@@ -336,9 +336,9 @@ type BulkOperation struct {
 	// BLOCKING tasks and of tasks with the overlap policy SKIP or BUFFER_ONE do so
 	// in any case. Default: false, they may be open together.
 	OneAtATime bool `protobuf:"varint,22,opt,name=one_at_a_time,json=oneAtATime,proto3" json:"one_at_a_time,omitempty"`
-	// A dry run of the same action that has ended. In each database the operation
-	// selects no more tasks or runs than the dry run counted there: before it would
-	// change more, it is aborted. Default: 0, no bound.
+	// A dry run of the same action that has ended. The operation selects no more
+	// tasks or runs than the dry run counted: before it would change more, it is
+	// aborted. Default: 0, no bound.
 	DryRunId int64 `protobuf:"varint,24,opt,name=dry_run_id,json=dryRunId,proto3" json:"dry_run_id,omitempty"`
 	// The number of tasks or runs that the dry run dry_run_id counted. 0 without
 	// one.

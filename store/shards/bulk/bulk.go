@@ -29,6 +29,7 @@
 //	tasks.go   steps on living tasks, and on rows
 //	packs.go   steps on packs
 //	count.go   dry runs
+//	counted.go the bound that a dry run sets
 //	quota.go   the quotas of replays and backfills
 //	tenant.go  the deletion of a tenant
 //	rollback.go  the removal of the tasks of an import

@@ -51,6 +51,7 @@ type bulkStep struct {
 	row   *Row
 	terms task.BulkTerms
 	limit int
+	left  int64 // of the count of the dry run, by the other databases
 	// The results of the step.
 	next   string // the position after the step
 	atRows bool
@@ -88,9 +89,6 @@ var errBusy = errors.New("locked by another transaction")
 // and the other chores of the database wait meanwhile.
 var errCountLong = errors.New("counting at one instant takes too long; choose a narrower filter or a shorter range")
 
-// errMoreThanCounted ends an operation that would change more than its dry run counted. The step is not committed.
-var errMoreThanCounted = errors.New("more match by now than were counted; count again")
-
 // Bulk executes the next step of the open operations of database d. own is the ownership
 // of the database's chores. small steps hold fewer locks for a shorter time.
 func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, small bool) (task.BulkStep, error) {
@@ -117,11 +115,15 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	if err := ops.keepAtHome(ctx, d, rows[0]); err != nil {
 		ops.db.Log.Debug("the home database of a bulk operation does not answer", "database", d, "operation", rows[0].ID, "err", err)
 	}
-	step := &bulkStep{s: ops, pace: ops.machines.NewPace(), d: d, own: own, row: rows[0], limit: bulkTasks, due: task.Never}
+	limit := bulkTasks
 	if small {
-		step.limit = bulkTasks / 5
+		limit = bulkTasks / 5
 	}
+	step := ops.newStep(d, own, rows[0], limit)
 	out, err := step.run(ctx)
+	if errors.Is(err, errMoreThanCounted) {
+		out, err = step.beyond(ctx, err)
+	}
 	if err == nil || out.Lost {
 		return out, nil
 	}
@@ -133,6 +135,8 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 	switch {
 	case errors.Is(err, errBusy) || kernel.LockConflict(err):
 		pause, out.More, err = bulkBusy, true, nil
+	case errors.Is(err, errAwaitsCount):
+		pause, text, out.More, err = awaitCount, err.Error(), true, nil
 	case errors.As(err, &over):
 		pause, text, out.More, err = over.wait, over.text, true, nil
 	case len(err.Error()) > far.MaxReason:
@@ -149,6 +153,10 @@ func (ops *Operations) Bulk(ctx context.Context, d int, own task.Ownership, smal
 		out.Err, out.More = fmt.Errorf("operation %d of tenant %d: %w", step.row.ID, step.row.Tenant, err), true
 	}
 	return out, nil
+}
+
+func (ops *Operations) newStep(d int, own task.Ownership, row *Row, limit int) *bulkStep {
+	return &bulkStep{s: ops, pace: ops.machines.NewPace(), d: d, own: own, row: row, limit: limit, due: task.Never}
 }
 
 // giveUp aborts the operation, whose error tells why.
@@ -241,8 +249,8 @@ func (b *bulkStep) tx(ctx context.Context, f func(tx pgx.Tx, now task.Instant) e
 		if err := errors.Join(f(tx, now), b.failed); err != nil {
 			return err
 		}
-		if c := b.terms.Counted; c != nil && b.row.sum.Matched+b.sum.Matched > c[b.d] {
-			return fmt.Errorf("%w: the dry run %d counted %d in this database", errMoreThanCounted, b.terms.CountedBy, c[b.d])
+		if c := b.terms.Counted; c != nil && b.row.sum.Matched+b.sum.Matched > c[b.d]+b.left {
+			return fmt.Errorf("%w: the dry run %d counted %d in this database, and the others leave %d", errMoreThanCounted, b.terms.CountedBy, c[b.d], b.left)
 		}
 		if err := b.dropKeys(ctx, tx); err != nil {
 			return err
