@@ -45,6 +45,9 @@ func Params(v any) (map[string]string, error) {
 	if !rv.IsValid() {
 		return nil, errors.New("perceptor: params: nil is not a struct")
 	}
+	if rv.Kind() == reflect.Pointer {
+		return nil, fmt.Errorf("perceptor: params: the %s is nil", rv.Type())
+	}
 	s, err := shapeOf(rv.Type())
 	if err != nil {
 		return nil, err

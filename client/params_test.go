@@ -161,7 +161,7 @@ func TestParamsThatCannotBeWrittenAreNamed(t *testing.T) {
 	}{
 		"no struct":    {map[string]string{}, "map[string]string is not a struct"},
 		"nothing":      {nil, "nil is not a struct"},
-		"nil pointer":  {(*everything)(nil), "is not a struct"},
+		"nil pointer":  {(*everything)(nil), "the *client.everything is nil"},
 		"a channel":    {struct{ C chan int }{}, "field C: the type chan int cannot be a param"},
 		"the same key": {struct{ UserID, User_id int }{}, "belongs to another field"},
 		"a bad option": {struct {
