@@ -36,7 +36,7 @@ func (c *ctl) tenantRotateKey() *cobra.Command {
 				return c.show(cmd, a, func() *table {
 					t := &table{head: []string{"KEY", "START", "EXPIRES"}}
 					for _, k := range a.Keys {
-						t.add(strconv.Itoa(int(k.Id)), timeCell(k.StartTime), timeCell(k.ExpireTime))
+						t.add(strconv.Itoa(int(k.Id)), keyStart(k), timeCell(k.ExpireTime))
 					}
 					return t
 				})
@@ -45,6 +45,15 @@ func (c *ctl) tenantRotateKey() *cobra.Command {
 	}
 	duration.Var(cmd.Flags(), &overlap, "overlap", 24*time.Hour, "how long the previous key remains valid")
 	return c.completesTenants(cmd, "")
+}
+
+// keyStart shows since when a key is used. The first key of a tenant has been used from its beginning, and the API has an instant
+// at the beginning of time for it.
+func keyStart(k *perceptorv1.TenantKey) string {
+	if k.StartTime.AsTime().Unix() <= 0 {
+		return "-"
+	}
+	return timeCell(k.StartTime)
 }
 
 // tenantKafka reads Postgres, because no call of the API shows passwords to an operator.
