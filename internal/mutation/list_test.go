@@ -343,7 +343,7 @@ var mutations = []mutation{
 		name: "next-instant-beyond-a-duration",
 		in:   "task",
 		old:  "if next > now.Add(MaxBitGap) {\n\t\t\tm.detachFrom(0, now)",
-		new:  "if !MUTATED && next > now.Add(MaxBitGap) || MUTATED && next.Sub(now) > MaxBitGap {\n\t\t\tm.detachFrom(0, now)",
+		new:  "if !MUTATED && next > now.Add(MaxBitGap) || MUTATED && (next-now)*1_000_000 > Instant(MaxBitGap) {\n\t\t\tm.detachFrom(0, now)",
 		pkg:  "./task", tests: "TestASilentRunIsDeliveredAgainHoweverFar",
 	},
 }
