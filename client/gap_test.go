@@ -89,25 +89,35 @@ func (b *bench) createTopic() {
 	}
 }
 
-// cutter returns what cuts the listener off from the records and their offsets, when no fetch is under way any more, and what ends that.
-func (b *bench) cutter() (cut, heal func()) {
-	var off atomic.Bool
-	var cuts atomic.Int64
+// A cutter cuts the listener off from the records and their offsets.
+type cutter struct {
+	b    *bench
+	off  atomic.Bool
+	cuts atomic.Int64
+}
+
+func (b *bench) cutter() *cutter {
+	c := &cutter{b: b}
 	for _, key := range []kmsg.Key{kmsg.Fetch, kmsg.ListOffsets} {
 		b.kafka.ControlKey(int16(key), func(kmsg.Request) (kmsg.Response, error, bool) {
 			b.kafka.KeepControl()
-			if off.Load() {
-				cuts.Add(1)
+			if c.off.Load() {
+				c.cuts.Add(1)
 				return nil, errors.New("cut"), true
 			}
 			return nil, nil, false
 		})
 	}
-	return func() {
-		b.t.Helper()
-		off.Store(true)
-		b.eventually("no fetch is under way", func() bool { return cuts.Load() > 0 })
-	}, func() { off.Store(false) }
+	return c
+}
+
+func (c *cutter) cut()  { c.off.Store(true) }
+func (c *cutter) heal() { c.off.Store(false) }
+
+// await waits until no fetch is under way that began before the cut.
+func (c *cutter) await() {
+	c.b.t.Helper()
+	c.b.eventually("no fetch is under way", func() bool { return c.cuts.Load() > 0 })
 }
 
 func (b *bench) awaitHandled(c *counter, n int) {
@@ -140,7 +150,7 @@ func TestRecordsThatExpiredUnreadAreToldAndTheNextAreHandled(t *testing.T) {
 func TestRecordsThatExpireWhileOthersWaitLoseNoWaitingRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 1)
-	cut, heal := b.cutter()
+	link := b.cutter()
 	var c counter
 	var g gaps
 	open, begun := make(chan struct{}), make(chan struct{}, 100)
@@ -157,10 +167,11 @@ func TestRecordsThatExpireWhileOthersWaitLoseNoWaitingRun(t *testing.T) {
 		defer l.engine.mu.Unlock()
 		return l.engine.table.pending == 20
 	})
-	cut()
+	link.cut()
+	link.await()
 	b.publish(pubs[20:]...)
 	b.expire(25)
-	heal()
+	link.heal()
 	b.eventually("the gap is told", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.found) > 0 })
 	close(open)
 	b.awaitHandled(&c, 20+5)
@@ -206,14 +217,7 @@ func TestPartitionThatBeginsAnewIsReadFromItsStart(t *testing.T) {
 func TestATopicThatIsCreatedAgainIsReadFromItsStartAlthoughItHasMoreRecords(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 1)
-	var cut atomic.Bool
-	b.kafka.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
-		b.kafka.KeepControl()
-		if cut.Load() {
-			return nil, errors.New("cut"), true
-		}
-		return nil, nil, false
-	})
+	link := b.cutter()
 	var c counter
 	var g gaps
 	b.listen(ListenerConfig{Events: Events{OutOfRange: g.add}}, map[string]Handler{"count": c.handle})
@@ -223,10 +227,10 @@ func TestATopicThatIsCreatedAgainIsReadFromItsStartAlthoughItHasMoreRecords(t *t
 	b.awaitCommitted()
 	b.deleteTopic()
 	b.eventually("the listener has missed the topic", func() bool { return strings.Contains(b.logs.String(), "Unknown Topic") })
-	cut.Store(true)
+	link.cut()
 	b.createTopic()
 	b.publish(pubs[10:]...)
-	cut.Store(false)
+	link.heal()
 	b.awaitHandled(&c, 23) // not: b.awaitCommitted, as offsets of NON_BLOCKING runs are committed before these are handled
 	g.want(t, 10, 0, -1)
 }
@@ -236,7 +240,7 @@ func TestATopicThatIsCreatedAgainIsReadFromItsStartAlthoughItHasMoreRecords(t *t
 func TestOldRecordsAreNotReadAgainWhenAPartitionHasLostItsEnd(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 1)
-	cut, heal := b.cutter()
+	link := b.cutter()
 	var c counter
 	var g gaps
 	var again atomic.Int64
@@ -247,11 +251,12 @@ func TestOldRecordsAreNotReadAgainWhenAPartitionHasLostItsEnd(t *testing.T) {
 	b.publish(lost...)
 	b.awaitHandled(&c, 20)
 	b.awaitCommitted()
-	cut() // an empty topic would be read from its start
+	link.cut() // an empty topic would be read from its start
+	link.await()
 	b.recreate()
 	b.publishAt(time.Now().Add(-time.Hour), old...)
 	b.publish(later...)
-	heal()
+	link.heal()
 	b.awaitHandled(&c, 22)
 	g.want(t, 20, 0, -1)
 	if n := again.Load(); n != 0 {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -48,7 +49,7 @@ const (
 // use. It is safe for concurrent use.
 type placement struct {
 	mu         sync.Mutex
-	turns      []turn                    // open, the oldest first
+	turns      []*turn                   // open, the oldest first
 	order      []int                     // of all shards; that whose last turn is the longest ago is first
 	inFlight   [task.Databases]int       // requests in flight
 	avoidUntil [task.Databases]time.Time // zero: not avoided
@@ -76,29 +77,26 @@ func (p *placement) acquire(n int, now time.Time) task.Shard {
 // are busy it returns the turn with the least busy one. The caller holds p.mu.
 func (p *placement) turnFor(now time.Time) *turn {
 	p.closeTurns(now)
-	best, least := -1, maxPerDatabase
-	for i, t := range p.turns {
-		if load := p.inFlight[t.shard.Database()]; load < maxPerDatabase {
-			return &p.turns[i]
-		} else if best < 0 || load < least {
-			best, least = i, load
-		}
+	load := func(t *turn) int { return p.inFlight[t.shard.Database()] }
+	if i := slices.IndexFunc(p.turns, func(t *turn) bool { return load(t) < maxPerDatabase }); i >= 0 {
+		return p.turns[i]
 	}
-	at, load := p.choose(now)
-	if best >= 0 && load >= maxPerDatabase {
-		return &p.turns[best]
+	at, least := p.choose(now)
+	if least >= maxPerDatabase && len(p.turns) > 0 {
+		return slices.MinFunc(p.turns, func(a, b *turn) int { return cmp.Compare(load(a), load(b)) })
 	}
 	shard := p.order[at]
 	p.order = append(slices.Delete(p.order, at, at+1), shard)
-	p.turns = append(p.turns, turn{shard: task.Shard(shard), left: stayTasks})
+	opened := &turn{shard: task.Shard(shard), left: stayTasks}
+	p.turns = append(p.turns, opened)
 	p.beginFirst(now)
-	return &p.turns[len(p.turns)-1]
+	return opened
 }
 
 // closeTurns closes the turns that are over. The time of a turn begins when it is the oldest. If it began before, turns of
 // which little is used would end with it, and each leaves dead rows that are too few for a vacuum.
 func (p *placement) closeTurns(now time.Time) {
-	p.turns = slices.DeleteFunc(p.turns, func(t turn) bool {
+	p.turns = slices.DeleteFunc(p.turns, func(t *turn) bool {
 		return t.left <= 0 || !t.until.IsZero() && now.After(t.until) || now.Before(p.avoidUntil[t.shard.Database()])
 	})
 	p.beginFirst(now)

@@ -104,21 +104,25 @@ func TestRoundsGoOnWithoutADatabase(t *testing.T) {
 	}
 }
 
+// atOnce has requests of n tasks in flight together, and counts the tasks of each shard.
+func (p *placement) atOnce(requests, n int, now time.Time, tasks map[task.Shard]int) {
+	inFlight := make([]task.Shard, requests)
+	for i := range inFlight {
+		inFlight[i] = p.acquire(n, now)
+		tasks[inFlight[i]] += n
+	}
+	for _, s := range inFlight {
+		p.release(s)
+	}
+}
+
 // TestRequestsThatFindADatabaseBusyStayTogether has more requests in flight than one database takes.
 func TestRequestsThatFindADatabaseBusyStayTogether(t *testing.T) {
 	var p placement
 	now := time.Now()
 	tasks := map[task.Shard]int{}
 	for range 100 {
-		var inFlight []task.Shard
-		for range 2*maxPerDatabase + 1 {
-			s := p.acquire(10, now)
-			tasks[s] += 10
-			inFlight = append(inFlight, s)
-		}
-		for _, s := range inFlight {
-			p.release(s)
-		}
+		p.atOnce(2*maxPerDatabase+1, 10, now, tasks)
 	}
 	if len(tasks) != 3 {
 		t.Errorf("the requests went to %d shards; want 3", len(tasks))
@@ -137,18 +141,11 @@ func TestTurnsBesideOthersAreUsedUp(t *testing.T) {
 	tasks := map[task.Shard]int{}
 	for i := range 300 * task.Shards {
 		now = now.Add(10 * time.Millisecond)
-		var inFlight []task.Shard
-		for n := range 3*maxPerDatabase + 1 {
-			if n == maxPerDatabase && i%100 > 0 {
-				break
-			}
-			s := p.acquire(50, now)
-			tasks[s] += 50
-			inFlight = append(inFlight, s)
+		requests := maxPerDatabase
+		if i%100 == 0 {
+			requests = 3*maxPerDatabase + 1
 		}
-		for _, s := range inFlight {
-			p.release(s)
-		}
+		p.atOnce(requests, 50, now, tasks)
 	}
 	least, most := math.MaxInt, 0
 	for s := range task.Shard(task.Shards) {
