@@ -295,18 +295,13 @@ const maxTenants = 100_000
 
 // tenants returns all tenants by name.
 func (m *monitoring) tenants(ctx context.Context) (all []rankedTenant, err error) {
-	for after := ""; len(all) < maxTenants; {
-		page, err := m.api.control.Tenants(ctx, after, namesPage)
+	for t, err := range allTenants(ctx, m.api.control, namesPage) {
 		if err != nil {
 			return nil, err
 		}
-		for i := range page {
-			all = append(all, rankedTenant{id: page[i].ID, name: page[i].Name})
-		}
-		if len(page) < namesPage {
+		if all = append(all, rankedTenant{id: t.ID, name: t.Name}); len(all) == maxTenants {
 			break
 		}
-		after = page[len(page)-1].Name
 	}
 	return all, nil
 }

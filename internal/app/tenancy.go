@@ -195,26 +195,20 @@ func ProvisionTenants(ctx context.Context, c *config.Config, tenants *control.St
 		return 0, err
 	}
 	var failed []error
-	for after := ""; ; {
-		page, err := tenants.Tenants(ctx, after, topicsPage)
+	for t, err := range allTenants(ctx, tenants, topicsPage) {
 		if err != nil {
 			return done, errors.Join(append(failed, err)...)
 		}
-		for _, t := range page {
-			if err := s.Provision(ctx, t); err != nil {
-				failed = append(failed, fmt.Errorf("tenant %s: %w", t.Name, err))
-			} else {
-				done++
-			}
-			if len(failed) >= maxProvisionErrors {
-				return done, errors.Join(failed...)
-			}
+		if err := s.Provision(ctx, t); err != nil {
+			failed = append(failed, fmt.Errorf("tenant %s: %w", t.Name, err))
+		} else {
+			done++
 		}
-		if len(page) < topicsPage {
-			return done, errors.Join(failed...)
+		if len(failed) >= maxProvisionErrors {
+			break
 		}
-		after = page[len(page)-1].Name
 	}
+	return done, errors.Join(failed...)
 }
 
 // maxProvisionErrors ends [ProvisionTenants]: the brokers do not answer, or refuse.

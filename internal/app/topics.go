@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"iter"
 	"log/slog"
 	"slices"
 	"time"
@@ -25,21 +26,37 @@ type tenantPages interface {
 	Tenants(ctx context.Context, after string, limit int) ([]control.Tenant, error)
 }
 
+// allTenants lists all tenants by name, of which it reads so many at a time. An error ends it.
+func allTenants(ctx context.Context, tenants tenantPages, page int) iter.Seq2[control.Tenant, error] {
+	return func(yield func(control.Tenant, error) bool) {
+		for after := ""; ; {
+			list, err := tenants.Tenants(ctx, after, page)
+			if err != nil {
+				yield(control.Tenant{}, err)
+				return
+			}
+			for _, t := range list {
+				if !yield(t, nil) {
+					return
+				}
+				after = t.Name
+			}
+			if len(list) < page {
+				return
+			}
+		}
+	}
+}
+
 // topicNames returns the topics of all tenants.
 func topicNames(ctx context.Context, tenants tenantPages, topics *delivery.Topics) (names []string, err error) {
-	for after := ""; ; {
-		page, err := tenants.Tenants(ctx, after, topicsPage)
+	for t, err := range allTenants(ctx, tenants, topicsPage) {
 		if err != nil {
 			return nil, err
 		}
-		for _, t := range page {
-			names = append(names, topics.Name(t.ID, t.Name))
-			after = t.Name
-		}
-		if len(page) < topicsPage {
-			return names, nil
-		}
+		names = append(names, topics.Name(t.ID, t.Name))
 	}
+	return names, nil
 }
 
 // checkTopics checks any number of topics. After an error it returns what it has found before.
