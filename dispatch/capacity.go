@@ -30,11 +30,8 @@ func (c *capacity) blocks(tenant int32) time.Duration {
 	return c.probeIn
 }
 
-// Bounds of how long rows are deferred at once.
-const (
-	minBlock = time.Second
-	maxBlock = 10 * time.Minute
-)
+// minBlock is the least time for which rows are deferred at once. Claims bound it above.
+const minBlock = time.Second
 
 // capacity returns the current capacity. If there is none it sets p.stopped, for
 // [pipeline.reopened].
@@ -105,7 +102,7 @@ func (p *pipeline) measure(now time.Time) capacity {
 	slices.Sort(r.broken)
 	slices.Sort(r.blocked)
 	for _, tenant := range r.blocked {
-		r.blockedFor = append(r.blockedFor, min(max(now.Sub(p.topics[tenant].since), minBlock), maxBlock))
+		r.blockedFor = append(r.blockedFor, max(now.Sub(p.topics[tenant].since), minBlock))
 	}
 	return r
 }
