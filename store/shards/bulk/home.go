@@ -59,7 +59,7 @@ func (ops *Operations) keepAtHome(ctx context.Context, d int, r *Row) error {
 	if err := sql.BulkAge.QueryRow(ctx, ops.db.Pool(d), r.Tenant, r.ID).Scan(&age); err != nil || age >= task.BulkKept.Milliseconds() {
 		return err
 	}
-	if _, err := sql.BulkPut.Exec(ctx, ops.db.Pool(home), r.Tenant, r.ID, int16(r.Action), r.Terms, age, r.Wanted, r.Version); err != nil {
+	if err := ops.put(ctx, home, r, r, age); err != nil {
 		return fmt.Errorf("store bulk operation %d in its home database again: %w", r.ID, err)
 	}
 	ops.db.Log.Warn("the home database of a bulk operation has lost it; it is stored there again", "database", home, "operation", r.ID)

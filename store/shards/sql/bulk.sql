@@ -34,7 +34,7 @@ SELECT {{bulk_columns}} FROM bulk_operation b
 SELECT b.body_hash FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = @id;
 
 -- name: BulkAge(tenant int4, id int8)
--- In the home database. Returns how long ago an operation was created.
+-- Returns how long ago an operation was created.
 SELECT greatest(now_ms() - b.created_at, 0) FROM bulk_operation b WHERE b.tenant_id = @tenant AND b.id = @id;
 
 -- name: BulkPut(tenant int4, id int8, action int2, terms bytea, age_ms int8, wanted int2, version int4)
