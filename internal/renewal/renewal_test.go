@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/perceptor/perceptor/internal/ctxtime"
 )
 
 // bench is a server with a password, and a file with what a program thinks it is.
@@ -89,7 +91,8 @@ func TestANewConnectionMakesThePendingCredentialTriedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{password: "new", file: "old"} // the server was changed first
 		f := b.start(t)
-		time.Sleep(time.Minute + lookEvery/2)
+		// Between two looks, the last of which was more than readEvery ago whatever the beats of the process are.
+		time.Sleep(ctxtime.Beat(time.Now(), time.Minute) + lookEvery/2)
 		b.set(func() { b.file = "new" })
 		if got := f.Current(); got != "old" {
 			t.Errorf("%q is used before it was tried", got)
