@@ -33,7 +33,7 @@ func (m *monitoring) Cluster(ctx context.Context, findings bool) (*perceptorv1.C
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range slices.Concat(list, m.examineListeners(ctx)) {
+	for _, f := range slices.Concat(list, m.examineFigures(ctx)) {
 		out.Findings = append(out.Findings, &perceptorv1.Finding{Severity: severities[f.State], Part: f.Part, Text: f.What, Cure: f.Cure})
 	}
 	out.ExamineTime = timestamppb.New(at)
@@ -46,20 +46,20 @@ var severities = map[State]perceptorv1.Finding_Severity{OK: perceptorv1.Finding_
 func (m *monitoring) examine(ctx context.Context) ([]Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, examineWithin)
 	defer cancel()
-	e := &examination{config: m.api.o.Config, virtual: m.api.o.VirtualClock, single: m.api.o.Hints != nil, listenersApart: true}
+	e := &examination{config: m.api.o.Config, virtual: m.api.o.VirtualClock, single: m.api.o.Hints != nil, itself: true}
 	e.certificates()
 	e.all(ctx, m.api.cluster)
 	return e.findings, nil
 }
 
-// examineListeners finds tenants whose runs nobody handles, in the newest figures.
-func (m *monitoring) examineListeners(ctx context.Context) []Finding {
+// examineFigures finds what the newest figures show.
+func (m *monitoring) examineFigures(ctx context.Context) []Finding {
 	r, _, err := m.latest.get(ctx)
 	if err != nil {
-		return []Finding{{State: Warning, Part: "listeners", What: "not checked: " + oneLine(err)}}
+		return []Finding{{State: Warning, Part: "figures", What: "not checked: " + oneLine(err)}}
 	}
 	e := &examination{}
-	e.judgeListeners(r.of, func(id int32) (string, error) {
+	e.judgeFigures(r, func(id int32) (string, error) {
 		t, err := m.api.names.Tenant(ctx, id)
 		return t.Name, err
 	})
@@ -77,10 +77,7 @@ func (m *monitoring) readState(ctx context.Context) (*perceptorv1.ClusterFigures
 		out.MeasureTime = timestamppb.New(r.newest.Add(figures.Every).Time())
 	}
 	broken := map[int32]bool{}
-	for _, s := range r.selves {
-		if r.now.Sub(s.at) > 3*figures.Every+figures.Every {
-			continue
-		}
+	for _, s := range r.running() {
 		out.Processes = append(out.Processes, processReply(&s))
 		for _, tenant := range s.Broken {
 			broken[tenant] = true

@@ -84,10 +84,10 @@ type examination struct {
 	// owner is the only owner of all shards, if there is one. owned says that all have one.
 	owner string
 	owned bool
-	// listenersApart says that a process that runs examines itself, and listeners more often than
-	// everything else.
-	listenersApart bool
-	findings       []Finding
+	// itself says that a process that runs examines itself: its sessions were checked at its start, its secret is that of all,
+	// and it examines the newest figures more often than everything else.
+	itself   bool
+	findings []Finding
 }
 
 func (e *examination) add(state State, part, format string, args ...any) {
@@ -103,7 +103,7 @@ func (e *examination) fail(part string, err error) {
 func (e *examination) cure(text string) { e.findings[len(e.findings)-1].Cure = text }
 
 func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
-	if !e.listenersApart && !e.sessions(ctx, cluster) { // a process that runs has checked them at its start
+	if !e.itself && !e.sessions(ctx, cluster) { // a process that runs has checked them at its start
 		return
 	}
 	away, err := awayDatabases(ctx, cluster)
@@ -136,8 +136,8 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	e.outbox(ctx, cluster)
 	e.rows(ctx, cluster)
 	e.far(ctx, cluster)
-	if !e.listenersApart {
-		e.listeners(ctx, cluster)
+	if !e.itself {
+		e.figures(ctx, cluster)
 	}
 }
 

@@ -17,23 +17,49 @@ import (
 // maxNamed bounds the tenants that one finding names.
 const maxNamed = 20
 
-// listeners finds tenants whose runs nobody handles.
-func (e *examination) listeners(ctx context.Context, cluster *store.Cluster) {
+// figures finds what the newest figures show.
+func (e *examination) figures(ctx context.Context, cluster *store.Cluster) {
 	now := task.At(time.Now())
-	rows, _, err := figurestore.New(cluster).Since(ctx, now.Add(-recently))
+	rows, missing, err := figurestore.New(cluster).Since(ctx, now.Add(-recently))
 	if err != nil {
-		e.add(Warning, "listeners", "not checked: %s", oneLine(err))
+		e.add(Warning, "figures", "not checked: %s", oneLine(err))
 		return
 	}
-	processes, _ := figures.Newest(rows)
 	tenants := control.New(cluster, nil)
-	e.judgeListeners(figures.Collect(rows, processes, now), func(id int32) (string, error) {
+	e.judgeFigures(digest(rows, missing, now), func(id int32) (string, error) {
 		t, err := tenants.TenantByID(ctx, id)
 		return t.Name, err
 	})
 }
 
-// judgeListeners finds them in the figures of all tenants.
+func (e *examination) judgeFigures(r *recent, name func(tenant int32) (string, error)) {
+	e.judgeReleases(r.running())
+	e.judgeListeners(r.of, name)
+}
+
+// judgeReleases finds an upgrade that is not finished.
+func (e *examination) judgeReleases(running []selfAt) {
+	of := map[string][]string{} // names of programs by release
+	for _, s := range running {
+		of[s.Version] = append(of[s.Version], s.Kind+" "+s.Name)
+	}
+	if len(of) < 2 {
+		for release, programs := range of {
+			e.add(OK, "releases", "taskds and dispatchers that run: %d, all of release %s", len(programs), release)
+		}
+		return
+	}
+	var list []string
+	for _, release := range slices.Sorted(maps.Keys(of)) {
+		programs := of[release]
+		slices.Sort(programs)
+		list = append(list, release+" ("+strings.Join(programs[:min(len(programs), maxNamed)], ", ")+")")
+	}
+	e.add(Warning, "releases", "programs of %d releases have run in the last %.0f s: %s", len(of), silentAfter.Seconds(), strings.Join(list, ", "))
+	e.cure("finish the upgrade, or exchange the newer programs for the former release: docs/upgrade.md")
+}
+
+// judgeListeners finds tenants whose runs nobody handles in the figures of all tenants.
 func (e *examination) judgeListeners(of map[int32]*figures.Of, name func(tenant int32) (string, error)) {
 	var without, unhandled []string
 	for _, id := range slices.Sorted(maps.Keys(of)) {

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/perceptor/perceptor/figures"
+	"github.com/perceptor/perceptor/task"
 )
 
 func TestTenantsWithoutListenersAndHandlersAreNamed(t *testing.T) {
@@ -48,6 +50,39 @@ func TestTenantsWithoutListenersAndHandlersAreNamed(t *testing.T) {
 		}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestProgramsOfSeveralReleasesAreNamed(t *testing.T) {
+	program := func(kind, name, release string, age time.Duration) figures.Stored {
+		self := figures.Self{Kind: kind, Name: name, Version: release}
+		at := task.At(time.Now()).Add(-age)
+		return figures.Stored{Tenant: figures.Process, At: at, Process: int64(at) + int64(len(name)), Data: self.Encode()}
+	}
+	taskd := program(figures.Taskd, "a", "v1.4.0", time.Second)
+	former := program(figures.Dispatcher, "bb", "v1.3.0", 2*time.Second)
+	for _, c := range []struct {
+		name string
+		rows []figures.Stored
+		want []Finding
+	}{
+		{"nothing runs", nil, nil},
+		{"one release", []figures.Stored{taskd, program(figures.Dispatcher, "cc", "v1.4.0", 3*time.Second)}, []Finding{
+			{State: OK, Part: "releases", What: "taskds and dispatchers that run: 2, all of release v1.4.0"},
+		}},
+		{"an upgrade that is not finished", []figures.Stored{taskd, former}, []Finding{{
+			State: Warning, Part: "releases", What: "programs of 2 releases have run in the last 40 s: v1.3.0 (dispatcher bb), v1.4.0 (taskd a)",
+			Cure: "finish the upgrade, or exchange the newer programs for the former release: docs/upgrade.md",
+		}}},
+		{"the former program has ended", []figures.Stored{taskd, program(figures.Dispatcher, "bb", "v1.3.0", silentAfter+time.Second)}, []Finding{
+			{State: OK, Part: "releases", What: "taskds and dispatchers that run: 1, all of release v1.4.0"},
+		}},
+	} {
+		e := &examination{}
+		e.judgeReleases(digest(c.rows, nil, task.At(time.Now())).running())
+		if !slices.Equal(e.findings, c.want) {
+			t.Errorf("%s: %+v, want %+v", c.name, e.findings, c.want)
 		}
 	}
 }

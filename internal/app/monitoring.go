@@ -102,6 +102,11 @@ func (m *monitoring) recent(ctx context.Context) (*recent, error) {
 	if err != nil {
 		return nil, err
 	}
+	return digest(rows, missing, now), nil
+}
+
+// digest collects stored figures by tenant and process. Those of the databases in missing are not among them.
+func digest(rows []figures.Stored, missing []int, now task.Instant) *recent {
 	r := &recent{now: now, missing: missing}
 	r.processes, r.newest = figures.Newest(rows)
 	for _, row := range rows {
@@ -112,7 +117,20 @@ func (m *monitoring) recent(ctx context.Context) (*recent, error) {
 		}
 	}
 	r.of = figures.Collect(rows, r.processes, now)
-	return r, nil
+	return r
+}
+
+// silentAfter is the age of the newest that a process has said about itself from which it does not count as running.
+const silentAfter = 4 * figures.Every
+
+// running returns what the processes that run say about themselves.
+func (r *recent) running() (list []selfAt) {
+	for _, s := range r.selves {
+		if r.now.Sub(s.at) <= silentAfter {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // Figures implements [server.Monitoring].

@@ -37,7 +37,7 @@ func strangers(members []assign.MemberState, number int64) (names []string) {
 // signing checks that all dispatchers sign with one secret: that of this configuration if it has one, or is that of a taskd.
 // Listeners get the keys from taskd and skip what another secret has signed, so such runs are never handled.
 func (e *examination) signing(members []assign.MemberState) {
-	number, own := signingNumber(e.config.Kafka.SigningSecret), e.config.Kafka.SigningSecret != "" || e.listenersApart
+	number, own := signingNumber(e.config.Kafka.SigningSecret), e.config.Kafka.SigningSecret != "" || e.itself
 	if !own {
 		for _, m := range members {
 			if n, ok := m.Figures[signingFigure]; ok {

@@ -29,7 +29,7 @@ func TestADispatcherWithAnotherSigningSecretIsFound(t *testing.T) {
 	} {
 		conf := &config.Config{}
 		conf.Kafka.SigningSecret = c.secret
-		e := &examination{config: conf, listenersApart: c.taskd}
+		e := &examination{config: conf, itself: c.taskd}
 		e.signing(c.members)
 		switch {
 		case c.want == "" && len(e.findings) > 0, c.want != "" && len(e.findings) != 1:
