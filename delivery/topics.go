@@ -168,13 +168,10 @@ func (t *Topics) replicas(ctx context.Context, client *kafka.Client) (int64, err
 		return 0, nil
 	}
 	settings, err := describe(ctx, client, []kafka.DescribeConfigRequestResource{brokerResource(meta)})
-	var refused kafka.Error
-	switch {
-	case errors.As(err, &refused):
-		return 0, nil
-	case err != nil:
+	if err != nil {
 		return 0, err
-	case len(settings) == 0:
+	}
+	if len(settings) == 0 || settings[0].Error != nil {
 		return 0, nil
 	}
 	n, _ := number(settingsOf(settings[0]), "default.replication.factor")
@@ -211,8 +208,8 @@ func (f Finding) String() string {
 	return "topic " + f.Topic + ": " + f.Message
 }
 
-// Check checks the settings of topics and of the cluster. It returns an error
-// only if it could not read them.
+// Check checks the settings of topics and of the cluster. It returns an error if Kafka does not answer, or refuses to tell the
+// settings of all of them.
 func (t *Topics) Check(ctx context.Context, topics []string) ([]Finding, error) {
 	if len(topics) == 0 {
 		return nil, nil
@@ -240,9 +237,11 @@ func (t *Topics) Check(ctx context.Context, topics []string) ([]Finding, error) 
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range settings {
-			found = append(found, t.checkSettings(s, replicas)...)
+		more, err := t.checkAll(settings, replicas)
+		if err != nil {
+			return nil, err
 		}
+		found = append(found, more...)
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int { return strings.Compare(a.Topic, b.Topic) })
 	return found, nil
@@ -256,17 +255,38 @@ func unusable(err error) string {
 	return fmt.Sprintf("cannot be used: %v", err)
 }
 
+// describe reads settings. What Kafka refuses to tell of one resource is an error of that resource.
 func describe(ctx context.Context, client *kafka.Client, resources []kafka.DescribeConfigRequestResource) ([]kafka.DescribeConfigResponseResource, error) {
 	res, err := client.DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{Resources: resources})
 	if err != nil {
 		return nil, fmt.Errorf("read settings of topics: %w", err)
 	}
-	for _, r := range res.Resources {
-		if r.Error != nil {
-			return nil, fmt.Errorf("read settings of %s: %w", r.ResourceName, r.Error)
+	return res.Resources, nil
+}
+
+// checkAll checks the settings of topics and of the broker. Settings that cannot be read are a finding about their topic,
+// but an error if no topic's can: then the program lacks a right, and as many findings as topics would hide all others.
+func (t *Topics) checkAll(settings []kafka.DescribeConfigResponseResource, replicas map[string]int) (found []Finding, err error) {
+	read := 0
+	for _, r := range settings {
+		broker := r.ResourceType == int8(kafka.ResourceTypeBroker)
+		switch {
+		case r.Error == nil:
+			found = append(found, t.checkSettings(r, replicas)...)
+			if !broker {
+				read++
+			}
+		case broker:
+			found = append(found, Finding{Message: fmt.Sprintf("settings of broker %s cannot be read: %v", r.ResourceName, r.Error)})
+		default:
+			found = append(found, Finding{Topic: r.ResourceName, Message: fmt.Sprintf("settings cannot be read: %v", r.Error)})
+			err = fmt.Errorf("read settings of %s: %w", r.ResourceName, r.Error)
 		}
 	}
-	return res.Resources, nil
+	if read > 0 {
+		err = nil
+	}
+	return found, err
 }
 
 // topicSettings are the settings that checkSettings looks at. A topic has dozens.

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/perceptor/perceptor/internal/testenv"
 )
@@ -190,5 +192,50 @@ func TestTopicConfigurationNamesEveryFault(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in the error: %v", want, err)
 		}
+	}
+}
+
+func TestSettingsThatCannotBeReadHideNoOtherFinding(t *testing.T) {
+	c := broker(t, names{}, kfake.SeedTopics(1, "good", "short", "hidden"))
+	topics := newTestTopics(t, c.ListenAddrs(), TopicConfig{})
+	refused := map[string]int16{"hidden": kerr.TopicAuthorizationFailed.Code}
+	c.ControlKey(int16(kmsg.DescribeConfigs), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		resp := r.ResponseKind().(*kmsg.DescribeConfigsResponse)
+		for _, asked := range r.(*kmsg.DescribeConfigsRequest).Resources {
+			res := kmsg.NewDescribeConfigsResponseResource()
+			res.ResourceType, res.ResourceName, res.ErrorCode = asked.ResourceType, asked.ResourceName, refused[asked.ResourceName]
+			if asked.ResourceName == "short" {
+				entry := kmsg.NewDescribeConfigsResponseResourceConfig()
+				entry.Name, entry.Value = "retention.ms", kmsg.StringPtr("1000")
+				res.Configs = append(res.Configs, entry)
+			}
+			resp.Resources = append(resp.Resources, res)
+		}
+		return resp, nil, true
+	})
+	all := []string{"good", "short", "hidden"}
+	found, err := topics.Check(t.Context(), all)
+	var short, hidden, broker bool
+	for _, f := range found {
+		short = short || f.Topic == "short" && f.Fatal && strings.Contains(f.Message, "retention.ms 1000")
+		hidden = hidden || f.Topic == "hidden" && !f.Fatal && strings.Contains(f.Message, "settings cannot be read: [29]")
+	}
+	if err != nil || !short || !hidden {
+		t.Errorf("one topic is refused: %v, %v", found, err)
+	}
+
+	refused["0"] = kerr.ClusterAuthorizationFailed.Code
+	found, err = topics.Check(t.Context(), all)
+	for _, f := range found {
+		broker = broker || f.Topic == "" && !f.Fatal && strings.Contains(f.Message, "settings of broker 0 cannot be read: [31]")
+	}
+	if err != nil || !broker {
+		t.Errorf("the broker refuses: %v, %v", found, err)
+	}
+
+	refused["good"], refused["short"] = refused["hidden"], refused["hidden"]
+	if found, err = topics.Check(t.Context(), all); err == nil || !strings.Contains(err.Error(), "read settings of") {
+		t.Errorf("all topics are refused: %v, %v", found, err)
 	}
 }
