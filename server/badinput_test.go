@@ -527,3 +527,16 @@ func TestATextThatIsNotUTF8IsAFaultOfTheRequestAlsoOfTheConsole(t *testing.T) {
 		t.Errorf("logged:\n%s", b.log)
 	}
 }
+
+func TestACompressedBodyIsRefusedByTheNameOfItsCoding(t *testing.T) {
+	b := setup(t)
+	for coding, want := range map[string]string{
+		"gzip": "Content-Encoding: gzip: a body is not compressed here", "identity": "the text ends before the object",
+	} {
+		r := must(http.NewRequest(http.MethodPost, "http://memory/v1/tasks", strings.NewReader("{")))(t)
+		r.Header.Set("Content-Encoding", coding)
+		if a := b.do("acme-secret", r, nil); a.http != http.StatusBadRequest || !strings.Contains(a.message, want) {
+			t.Errorf("%s: %+v, want %q", coding, a, want)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -675,5 +676,38 @@ func TestABodyThatIsNotReadHoldsNeitherTheAnswerNorTheConnection(t *testing.T) {
 				t.Errorf("%q after %v, the end after %v; want %s within seconds", line, answered, ended, want)
 			}
 		})
+	}
+}
+
+// Most clients send the whole body before they read the answer.
+func TestWhoSendsABodyThatIsTooLargeSeesTheAnswer(t *testing.T) {
+	t.Parallel()
+	const size = 9 << 20
+	b := setup(t)
+	for name, c := range map[string]struct{ head, want string }{
+		"with a length":          {"Authorization: Bearer acme-secret\r\nContent-Length: " + strconv.Itoa(size), "413"},
+		"in chunks":              {"Authorization: Bearer acme-secret\r\nTransfer-Encoding: chunked", "413"},
+		"of an unknown caller":   {"Authorization: Bearer forged\r\nContent-Length: " + strconv.Itoa(size), "401"},
+		"that waits to be asked": {"Authorization: Bearer acme-secret\r\nExpect: 100-continue\r\nContent-Length: " + strconv.Itoa(size), "413"},
+	} {
+		conn := must((&net.Dialer{}).DialContext(b.t.Context(), "tcp", b.server.config.HTTP.Addr().String()))(t)
+		defer conn.Close()
+		began := time.Now()
+		must(fmt.Fprintf(conn, "POST /v1/tasks HTTP/1.1\r\nHost: memory\r\n%s\r\n\r\n", c.head))(t)
+		body := `"` + strings.Repeat("x", size-2) + `"`
+		switch {
+		case strings.Contains(c.head, "Expect"): // never asked
+		case strings.Contains(c.head, "chunked"):
+			must(fmt.Fprintf(conn, "%x\r\n%s\r\n0\r\n\r\n", size, body))(t)
+		default:
+			must(io.WriteString(conn, body))(t)
+		}
+		line, err := bufio.NewReader(conn).ReadString('\n')
+		if err != nil || !strings.HasPrefix(line, "HTTP/1.1 "+c.want) {
+			t.Errorf("a body %s: %q, %v; want %s", name, line, err, c.want)
+		}
+		if strings.Contains(c.head, "Expect") && time.Since(began) > unreadWithin/2 {
+			t.Errorf("a body %s: answered after %v", name, time.Since(began))
+		}
 	}
 }

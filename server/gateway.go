@@ -115,13 +115,16 @@ func (g *gate) early(next http.Handler) http.Handler {
 	})
 }
 
-// unreadWithin is how long the rest of a body may take that nobody has asked for.
-const unreadWithin = time.Second
+// unreadWithin is how long the rest of a body may take that nobody has asked for, and unaskedBytes how much of it is read.
+const (
+	unreadWithin = time.Second
+	unaskedBytes = 32 << 20
+)
 
-// unread bounds the wait for bodies that a handler does not read to their end, such as those of refused callers. The
-// library reads them before it sends a short answer, and before the connection is used again: without a limit of
-// its own, a body that trickles holds the answer and a place for as long as the longest call may take. Handlers
-// that read bodies set their own limits.
+// unread reads bodies that a handler does not read to their end, such as those of refused callers and those that are too
+// large: a connection that is closed while its caller still writes is reset, and most callers then never see the answer. The
+// wait is bounded: a body that trickles would hold the answer and a place for as long as the longest call may take. A caller
+// that waits to be asked for its body sends none. Handlers that read bodies set their own limits.
 func unread(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body == nil || r.Body == http.NoBody {
@@ -137,6 +140,9 @@ func unread(next http.Handler) http.Handler {
 		next.ServeHTTP(w, &again)
 		if !body.ended {
 			limit()
+			if r.Header.Get("Expect") == "" {
+				_, _ = io.CopyN(io.Discard, body, unaskedBytes) // the answer says what was wrong
+			}
 		}
 	})
 }
@@ -179,11 +185,15 @@ func escaped(next http.Handler) http.Handler {
 	})
 }
 
-// limitBody refuses bodies over the limit.
+// limitBody refuses bodies over the limit, and compressed ones.
 func limitBody(next http.Handler, limit int64) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > limit {
 			writeError(w, tooLarge(limit))
+			return
+		}
+		if coding := r.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+			writeError(w, malformed("Content-Encoding: "+shortened(coding)+": a body is not compressed here; send the JSON itself"))
 			return
 		}
 		// A body is JSON, whatever its type is said to be. The library would read it again as a
