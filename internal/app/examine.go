@@ -129,6 +129,7 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 	if err := checkClock(ctx, cluster); err != nil && !e.virtual {
 		e.add(Failed, "clock", "%s", oneLine(err))
 	}
+	e.clocks(ctx, cluster)
 	e.adoptions(ctx, cluster)
 	e.places(ctx, cluster)
 	e.tenants(ctx, control.New(cluster, nil))
