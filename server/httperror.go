@@ -107,6 +107,7 @@ func writeRoutingError(w http.ResponseWriter, r *http.Request, code int) {
 		err = malformed("the path " + r.URL.Path + " is damaged")
 	case http.StatusMethodNotAllowed:
 		err = unknownMethod(r.Method + " " + r.URL.Path)
+		w.Header().Set("Allow", strings.Join(verbsOf(r.URL.EscapedPath()), ", ")) // RFC 9110, 15.5.6
 	}
 	writeError(w, err)
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -25,10 +26,15 @@ func init() {
 	runtime.NewServeMux(runtime.SetQueryParameterParser(&strictQuery{}))
 }
 
-// withQuery has the calls whose requests have fields that query parameters set, by verb and
-// pattern of the path. For other calls the library would ignore query parameters.
-var withQuery = func() map[string]bool {
-	calls := map[string]bool{}
+// A route is a verb and a path that belong to a method.
+type route struct {
+	verb, path string // the path as in the rule: /v1/tasks/{id}
+	query      bool   // a field of the request is neither in the body nor in the path
+	matches    *regexp.Regexp
+}
+
+// allRoutes has those of all methods.
+var allRoutes = func() (all []route) {
 	for full := range access {
 		name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(full, "/"), "/", "."))
 		d, _ := protoregistry.GlobalFiles.FindDescriptorByName(name)
@@ -39,11 +45,15 @@ var withQuery = func() map[string]bool {
 		rule, _ := proto.GetExtension(m.Options(), annotations.E_Http).(*annotations.HttpRule)
 		for _, r := range append([]*annotations.HttpRule{rule}, rule.GetAdditionalBindings()...) {
 			verb, path := binding(r)
-			calls[verb+" "+strings.ReplaceAll(path, "}", "=*}")] = takesQuery(m.Input(), r.GetBody(), path)
+			matches := parameter.ReplaceAllLiteralString(regexp.QuoteMeta(path), `[^/]+`)
+			all = append(all, route{verb, path, takesQuery(m.Input(), r.GetBody(), path), regexp.MustCompile("^" + matches + "$")})
 		}
 	}
-	return calls
+	return all
 }()
+
+// parameter is a field in the path of a rule whose special characters are quoted.
+var parameter = regexp.MustCompile(`\\{[^}]*\\}`)
 
 // binding returns the verb and the path of a rule.
 func binding(r *annotations.HttpRule) (verb, path string) {
@@ -54,6 +64,27 @@ func binding(r *annotations.HttpRule) (verb, path string) {
 		return http.MethodPatch, r.GetPatch()
 	}
 	return http.MethodPost, r.GetPost()
+}
+
+// withQuery has the routes that query parameters belong to, by verb and pattern of the path as the library writes it. For other
+// routes the library would ignore query parameters.
+var withQuery = func() map[string]bool {
+	calls := map[string]bool{}
+	for _, r := range allRoutes {
+		calls[r.verb+" "+strings.ReplaceAll(r.path, "}", "=*}")] = r.query
+	}
+	return calls
+}()
+
+// verbsOf returns the verbs that an escaped path has.
+func verbsOf(path string) (verbs []string) {
+	for _, r := range allRoutes {
+		if r.matches.MatchString(path) {
+			verbs = append(verbs, r.verb)
+		}
+	}
+	slices.Sort(verbs)
+	return slices.Compact(verbs)
 }
 
 // takesQuery reports whether a request has a field that is neither in the body nor in the path.

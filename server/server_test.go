@@ -121,15 +121,18 @@ func TestUnknownPathsAndVerbsAreAnsweredInJSON(t *testing.T) {
 		verb, path string
 		want       int
 		reason     string
+		allow      string
 	}{
-		{http.MethodGet, "/v1/nothing", http.StatusNotFound, "UNKNOWN_PATH"},
-		{http.MethodGet, "/v2", http.StatusNotFound, "UNKNOWN_PATH"},
-		{http.MethodDelete, "/v1/tasks", http.StatusMethodNotAllowed, "UNKNOWN_METHOD"},
-		{http.MethodPost, "/v1/tasks/5:explode", http.StatusMethodNotAllowed, "UNKNOWN_METHOD"},
+		{http.MethodGet, "/v1/nothing", http.StatusNotFound, "UNKNOWN_PATH", ""},
+		{http.MethodGet, "/v2", http.StatusNotFound, "UNKNOWN_PATH", ""},
+		{http.MethodDelete, "/v1/tasks", http.StatusMethodNotAllowed, "UNKNOWN_METHOD", "GET, POST"},
+		{http.MethodPost, "/v1/tasks/5:explode", http.StatusMethodNotAllowed, "UNKNOWN_METHOD", "GET, PATCH"},
+		{http.MethodPut, "/v1/tasksByKey/a%2Fb", http.StatusMethodNotAllowed, "UNKNOWN_METHOD", "GET, PATCH"},
+		{http.MethodDelete, "/v1/kinds/orders%2Flate:pause", http.StatusMethodNotAllowed, "UNKNOWN_METHOD", "POST"},
 	} {
 		a := b.fetch("acme-secret", c.verb, c.path, "", nil)
-		if a.http != c.want || a.reason != c.reason {
-			t.Errorf("%s %s: %d %s", c.verb, c.path, a.http, a.body)
+		if a.http != c.want || a.reason != c.reason || a.header.Get("Allow") != c.allow {
+			t.Errorf("%s %s: %d, allowed %q, %s", c.verb, c.path, a.http, a.header.Get("Allow"), a.body)
 		}
 		if c.want == http.StatusNotFound && !strings.Contains(a.message, "/v1/openapi.json") {
 			t.Errorf("%s %s: %q does not say where the paths are", c.verb, c.path, a.message)
