@@ -12,6 +12,11 @@ import (
 // A session is a connection whose statements are bounded.
 type session struct{ conn *pgx.Conn }
 
+// serverTimeouts are limits that an operator may have set for all sessions of a server: the snapshot of the new copy waits in a
+// transaction while the rows of a large database are counted at the old place. A limit of statements is refused by the check,
+// since it also holds for the sessions that copy tables.
+var serverTimeouts = []string{"lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"}
+
 // open connects with a schema in the search path.
 func (m *Mover) open(ctx context.Context, config *pgx.ConnConfig, schema string) (*session, error) {
 	config = config.Copy()
@@ -19,6 +24,9 @@ func (m *Mover) open(ctx context.Context, config *pgx.ConnConfig, schema string)
 	config.RuntimeParams["timezone"] = "UTC"
 	// The server ends the session of a machine that is gone, which holds a lock and perhaps a snapshot.
 	config.RuntimeParams["tcp_keepalives_idle"], config.RuntimeParams["tcp_keepalives_interval"], config.RuntimeParams["tcp_keepalives_count"] = "30", "10", "3"
+	for _, name := range serverTimeouts {
+		config.RuntimeParams[name] = "0"
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, config)
