@@ -31,9 +31,9 @@ type Of struct {
 	Now Figures
 }
 
-// staleAfter is the age of the newest interval of a process that has ended, or does not reach
-// any database: what it said last is no longer the state.
-const staleAfter = 3 * Every
+// SilentAfter is the time since the begin of the newest interval of a process after which it has ended, or does not
+// reach any database: what it said last is no longer the state.
+const SilentAfter = 4 * Every
 
 // Collect sums rows by tenant. newest has the newest interval of each process, which tells which
 // rows describe the present. Rows that cannot be read are left out.
@@ -56,7 +56,7 @@ func Collect(rows []Stored, newest map[int64]task.Instant, now task.Instant) map
 			of.Points = append(of.Points, Point{At: r.At})
 		}
 		of.Points[len(of.Points)-1].Add(f)
-		if newest[r.Process] == r.At && now.Sub(r.At) <= Every+staleAfter {
+		if newest[r.Process] == r.At && now.Sub(r.At) <= SilentAfter {
 			of.Now.Join(f)
 		}
 	}

@@ -55,7 +55,7 @@ func (e *examination) judgeReleases(running []selfAt) {
 		slices.Sort(programs)
 		list = append(list, release+" ("+strings.Join(programs[:min(len(programs), maxNamed)], ", ")+")")
 	}
-	e.add(Warning, "releases", "programs of %d releases have run in the last %.0f s: %s", len(of), silentAfter.Seconds(), strings.Join(list, ", "))
+	e.add(Warning, "releases", "programs of %d releases have run in the last %.0f s: %s", len(of), figures.SilentAfter.Seconds(), strings.Join(list, ", "))
 	e.cure("finish the upgrade, or exchange the newer programs for the former release: docs/upgrade.md")
 }
 

@@ -75,7 +75,7 @@ func TestProgramsOfSeveralReleasesAreNamed(t *testing.T) {
 			State: Warning, Part: "releases", What: "programs of 2 releases have run in the last 40 s: v1.3.0 (dispatcher bb), v1.4.0 (taskd a)",
 			Cure: "finish the upgrade, or exchange the newer programs for the former release: docs/upgrade.md",
 		}}},
-		{"the former program has ended", []figures.Stored{taskd, program(figures.Dispatcher, "bb", "v1.3.0", silentAfter+time.Second)}, []Finding{
+		{"the former program has ended", []figures.Stored{taskd, program(figures.Dispatcher, "bb", "v1.3.0", figures.SilentAfter+time.Second)}, []Finding{
 			{State: OK, Part: "releases", What: "taskds and dispatchers that run: 1, all of release v1.4.0"},
 		}},
 	} {

@@ -120,13 +120,10 @@ func digest(rows []figures.Stored, missing []int, now task.Instant) *recent {
 	return r
 }
 
-// silentAfter is the age of the newest that a process has said about itself from which it does not count as running.
-const silentAfter = 4 * figures.Every
-
 // running returns what the processes that run say about themselves.
 func (r *recent) running() (list []selfAt) {
 	for _, s := range r.selves {
-		if r.now.Sub(s.at) <= silentAfter {
+		if r.now.Sub(s.at) <= figures.SilentAfter {
 			list = append(list, s)
 		}
 	}
