@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -30,7 +29,6 @@ func init() {
 type route struct {
 	verb, path string // the path as in the rule: /v1/tasks/{id}
 	query      bool   // a field of the request is neither in the body nor in the path
-	matches    *regexp.Regexp
 }
 
 // allRoutes has those of all methods.
@@ -45,15 +43,11 @@ var allRoutes = func() (all []route) {
 		rule, _ := proto.GetExtension(m.Options(), annotations.E_Http).(*annotations.HttpRule)
 		for _, r := range append([]*annotations.HttpRule{rule}, rule.GetAdditionalBindings()...) {
 			verb, path := binding(r)
-			matches := parameter.ReplaceAllLiteralString(regexp.QuoteMeta(path), `[^/]+`)
-			all = append(all, route{verb, path, takesQuery(m.Input(), r.GetBody(), path), regexp.MustCompile("^" + matches + "$")})
+			all = append(all, route{verb, path, takesQuery(m.Input(), r.GetBody(), path)})
 		}
 	}
 	return all
 }()
-
-// parameter is a field in the path of a rule whose special characters are quoted.
-var parameter = regexp.MustCompile(`\\{[^}]*\\}`)
 
 // binding returns the verb and the path of a rule.
 func binding(r *annotations.HttpRule) (verb, path string) {
@@ -76,10 +70,22 @@ var withQuery = func() map[string]bool {
 	return calls
 }()
 
+// fits reports whether an escaped path is one of the route.
+func (r *route) fits(path string) bool {
+	return slices.EqualFunc(strings.Split(r.path, "/"), strings.Split(path, "/"), func(rule, segment string) bool {
+		before, rest, isField := strings.Cut(rule, "{")
+		if !isField {
+			return rule == segment
+		}
+		_, after, _ := strings.Cut(rest, "}") // a verb, as in {id}:pause
+		return strings.HasPrefix(segment, before) && strings.HasSuffix(segment, after) && len(segment) > len(before)+len(after)
+	})
+}
+
 // verbsOf returns the verbs that an escaped path has.
 func verbsOf(path string) (verbs []string) {
 	for _, r := range allRoutes {
-		if r.matches.MatchString(path) {
+		if r.fits(path) {
 			verbs = append(verbs, r.verb)
 		}
 	}
