@@ -459,6 +459,16 @@ func (c *Cluster) FirstOfServer(d int) int {
 	return d
 }
 
+// FirstOfServers returns the lowest database of each server.
+func (c *Cluster) FirstOfServers() (list []int) {
+	for d := range task.Databases {
+		if c.FirstOfServer(d) == d {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
 // Local reports whether the server of database d is on this machine: at a loopback address or a socket.
 func (c *Cluster) Local(d int) bool {
 	host := c.placed[d].copyConfig().Host

@@ -145,10 +145,7 @@ func (e *examination) postgres(ctx context.Context, cluster *store.Cluster) {
 // disks finds servers without room. Their databases answer, and what needs no room goes on.
 func (e *examination) disks(ctx context.Context, cluster *store.Cluster) {
 	var roomy []string
-	for d := range task.Databases {
-		if cluster.FirstOfServer(d) != d {
-			continue
-		}
+	for _, d := range cluster.FirstOfServers() {
 		if err := cluster.Room(ctx, d); err != nil {
 			e.fail("disk", fmt.Errorf("%s: %w", cluster.ServerAddress(d), err))
 			continue

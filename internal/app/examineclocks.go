@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/perceptor/perceptor/store"
-	"github.com/perceptor/perceptor/task"
 )
 
 // clocksDiffer is the difference between two clocks from which on it is found: docs/operations.md asks for less.
@@ -25,10 +24,7 @@ func (c serverClock) ahead() time.Duration { return (c.least + c.most) / 2 }
 // clocks finds servers whose clocks differ from each other or from that of this machine.
 func (e *examination) clocks(ctx context.Context, cluster *store.Cluster) {
 	var list []serverClock
-	for d := range task.Databases {
-		if cluster.FirstOfServer(d) != d {
-			continue
-		}
+	for _, d := range cluster.FirstOfServers() {
 		ahead, within, err := cluster.ClockAhead(ctx, d)
 		if err != nil {
 			e.fail("clocks", fmt.Errorf("%s: %w", cluster.ServerAddress(d), err))
